@@ -1,0 +1,182 @@
+// The store: decisions, evidence and binaries in one SQLite file over a read-only pack.
+// A read falls through from the writable file to the pack; a write goes to the top. Nothing above this header writes SQL.
+//
+// A store that cannot be used is a miss, never an error: open() always returns a store, in the worst case an empty one in memory,
+// and says why in warnings(). Corruption is quarantined beside the file. Explicit operations (export, verify a file) may fail.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "jit/base/gpu.h"
+#include "jit/base/hash.h"
+#include "jit/compiler.h"
+
+namespace kiln::cache {
+
+inline constexpr int kSchemaVersion = 1;
+
+// Stored as numbers, best first. Never renumber.
+enum class DecisionKind : int32_t { pinned = 1, measured = 2, borrowed = 3, predicted = 4, fallback = 5 };
+enum class Verified : int32_t { none = 0, simulator = 1, device = 2 };
+const char* kind_name(DecisionKind kind);       // "pinned", ..., "default"
+const char* verified_name(Verified verified);   // "none", "simulator", "device"
+
+// op + version + static shape + bucket of the dynamic sizes; shape and bucket are canonical JSON.
+struct Problem {
+  std::string op;
+  int op_version = 0;
+  std::string shape;
+  std::string bucket;
+  auto operator<=>(const Problem&) const = default;
+};
+
+// What a config means on an arch: the kernels that a call launches, in order, each a binary of this store.
+struct PlanRecord {
+  Hash128 id;               // op, version, shape, config, arch, binaries
+  std::string op;
+  int op_version = 0;
+  std::string shape;
+  std::string config;       // canonical JSON
+  std::string arch;         // "sm_86"
+  std::string reduction_signature;
+  std::string packed_layout;  // "" when weights are taken as the checkpoint has them
+  struct Kernel {
+    Hash128 binary;
+    std::string entry;
+    int threads = 0;
+    int64_t dynamic_smem_bytes = 0;
+  };
+  std::vector<Kernel> kernels;
+};
+
+// Evidence of a plan on a problem: does it compute the right thing.
+struct Verification {
+  Hash128 plan;
+  Problem problem;
+  Verified by = Verified::none;
+  bool passed = false;
+  std::string detail;        // cases run, or the first mismatch
+  std::string tolerance;     // "bit-exact", or the bound that was checked
+  double worst_error = 0;    // in units of the tolerance; 0 when bit-exact
+  std::string device;        // name and driver of the card, or "simulator"
+};
+
+// Evidence of a plan on a problem and a GPU class: how fast it is.
+struct Timing {
+  Hash128 plan;
+  Problem problem;
+  std::string gpu_class;     // gpu_class_key()
+  double time_ns = 0;        // median
+  double spread_ns = 0;      // half of the 10 to 90 percentile range
+  int rounds = 0;
+  std::string method;        // "graph replay, cold, interleaved"; "model" for a predicted time
+  std::string limits;        // slug of --limits, or ""
+  std::string device;        // card, driver, clocks: evidence, not identity
+};
+
+// This problem on this GPU class uses this config.
+struct Decision {
+  Problem problem;
+  std::string gpu_class;
+  std::string gpu_label;     // slug, for people
+  std::string config;        // canonical JSON
+  Hash128 plan;
+  DecisionKind kind = DecisionKind::fallback;
+  std::string reason;        // why this one: "12 % faster than the default", "within noise of the default", ...
+  std::vector<std::string> tie_group;  // configs within the noise, this one included
+  double time_ns = 0;        // 0: not known
+  double default_time_ns = 0;
+  int64_t decided_at = 0;    // unix seconds
+};
+
+// A candidate that did not make it, kept with its reason so that it is not tried again.
+struct Rejection {
+  Problem problem;
+  std::string gpu_class;
+  std::string config;
+  std::string stage;         // "resources", "compile", "verify", "measure"
+  std::string reason;        // "wrong", "trap", "timeout", "registers", ...
+  std::string detail;
+};
+
+// One finished problem, written in one transaction: all of it or nothing.
+struct TuningResult {
+  Decision decision;
+  std::vector<PlanRecord> plans;
+  std::vector<jit::Binary> binaries;
+  std::vector<Verification> verifications;
+  std::vector<Timing> timings;
+  std::vector<Rejection> rejections;
+};
+
+struct DecisionRow {
+  Decision decision;
+  Verified verified = Verified::none;
+  std::string layer;         // path of the file it came from
+};
+
+struct StoreInfo {
+  std::string path;          // writable file, or ":memory:"
+  std::string pack;          // read-only file, or ""
+  bool writable = false;
+  bool wal = false;
+  int schema_version = kSchemaVersion;
+  int64_t file_bytes = 0;
+  int64_t decisions = 0;
+  int64_t binaries = 0;
+  int64_t timings = 0;
+};
+
+struct StoreOptions {
+  std::string path;          // "" : KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db, else ~/.cache/kiln/kiln.db; ":memory:" is legal
+  std::string pack;          // "" : KILN_PACK, else none
+  enum class Mode { read_write, read_only } mode = Mode::read_write;
+};
+
+// Thread-safe. Close (destroy) before fork.
+class Store {
+ public:
+  static std::unique_ptr<Store> open(const StoreOptions& options);
+  virtual ~Store() = default;
+
+  virtual StoreInfo info() = 0;
+  virtual std::vector<std::string> warnings() = 0;  // what went wrong at open or since, one clear sentence each
+
+  // Decisions. The best kind wins across layers, then the newer one.
+  virtual std::optional<DecisionRow> find_decision(const Problem& problem, std::string_view gpu_class) = 0;
+  virtual std::vector<DecisionRow> list_decisions() = 0;
+
+  // Plans and binaries. A blob whose checksum does not hold is a miss and leaves a warning.
+  virtual std::optional<PlanRecord> find_plan(const Hash128& id) = 0;
+  virtual std::optional<jit::Binary> find_binary(const Hash128& key) = 0;
+  virtual bool has_binary(const Hash128& key) = 0;
+
+  // Evidence.
+  virtual std::vector<Verification> verifications(const Problem& problem) = 0;
+  virtual std::vector<Timing> timings(const Problem& problem, std::string_view gpu_class) = 0;
+  virtual std::vector<Rejection> rejections(const Problem& problem, std::string_view gpu_class) = 0;
+
+  // Writes. On a store that cannot be written they leave one warning and return false.
+  virtual bool put(const TuningResult& result) = 0;
+  virtual bool put_binary(const jit::Binary& binary) = 0;
+  virtual bool put_plan(const PlanRecord& plan) = 0;            // its binaries must be there
+  virtual bool put_verification(const Verification& verification) = 0;
+  virtual bool forget(const Problem& problem, std::string_view gpu_class) = 0;  // drops the decision in the writable file
+
+  // Checks every row and blob of both layers; returns one sentence per defect.
+  virtual std::vector<std::string> check() = 0;
+};
+
+// Where the writable file goes when nobody says, and what led there: "from KILN_DB", "from XDG_CACHE_HOME", ...
+struct StorePlace {
+  std::string path;
+  std::string why;
+};
+StorePlace default_store_place();
+
+}  // namespace kiln::cache

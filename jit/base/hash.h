@@ -1,0 +1,34 @@
+// 128-bit content hashes (XXH3) over length-prefixed, named fields, so that no two records share an encoding.
+// Every key of the store is made here: hash inputs, never compiler output, paths, times or versions of libraries.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace kiln {
+
+struct Hash128 {
+  std::array<uint8_t, 16> bytes{};  // canonical (big-endian) XXH3 order
+
+  std::string hex() const;  // 32 lower-case digits
+  auto operator<=>(const Hash128&) const = default;
+};
+
+Hash128 hash_bytes(std::span<const std::byte> bytes);
+Hash128 hash_text(std::string_view text);
+
+// Builds the canonical record of a key: each field is <name length><name><value length><value>.
+class HashRecord {
+ public:
+  HashRecord& field(std::string_view name, std::string_view value);
+  HashRecord& field(std::string_view name, int64_t value);
+  Hash128 hash() const;
+
+ private:
+  std::string record_;
+};
+
+}  // namespace kiln

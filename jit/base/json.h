@@ -1,0 +1,19 @@
+// JSON as Kiln uses it: nlohmann's type, a canonical text for keys, and a strict parser for input from outside.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <string_view>
+
+namespace kiln {
+
+using Json = nlohmann::json;
+
+// Keys sorted, no white space, integers and strings only as leaves (bool and null too); a float is a defect of the caller.
+std::string canonical_json(const Json& value);
+
+// Parses text from outside. On a mistake fails with invalid_argument: what it was ("workload", "shape"), where, and why.
+Json parse_json(std::string_view text, std::string_view what);
+
+}  // namespace kiln
