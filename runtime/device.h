@@ -1,0 +1,137 @@
+// The Device seam: one GPU behind the Driver API (cuda/) or the simulator (sim/, a later issue). Nothing above knows which one it has.
+// launch() and capture_state() are the hot path: no lock, no allocation, no throw. All else may be slow and fails with an Error.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "jit/base/error.h"
+#include "jit/base/gpu.h"
+#include "jit/compiler.h"
+
+namespace kiln::runtime {
+
+using Stream = void*;         // cudaStream_t = CUstream; nullptr is the legacy default stream
+using DevicePtr = uint64_t;
+
+struct Dim3 {
+  uint32_t x = 1, y = 1, z = 1;
+};
+
+// A kernel that is loaded, with its attributes set. Valid until the Device is destroyed: kernels are never unloaded before, since a
+// captured graph may hold them.
+struct LoadedKernel {
+  void* function = nullptr;
+  uint32_t threads = 0;
+  uint32_t dynamic_smem_bytes = 0;
+};
+
+enum class CaptureState { none, active, invalidated };
+enum class ClockReading { unavailable, available };
+
+// Result of a launch without allocation: 0 or the driver's error number, to be turned into text off the hot path.
+struct LaunchResult {
+  int driver_error = 0;
+};
+
+struct DeviceInfo {
+  std::string id;            // "cuda:0"
+  std::string name;          // "NVIDIA A100-SXM4-80GB"
+  std::string driver;        // "12.4 (550.54)", what is known
+  Gpu gpu;                   // the table's row when one matches, with the limits the driver reports
+  std::string match;         // slug of the matching row, or ""
+};
+
+// What the card does right now, for throwing away throttled rounds.
+struct DeviceCondition {
+  ClockReading reading = ClockReading::unavailable;
+  int sm_mhz = 0;
+  uint64_t throttle_reasons = 0;  // NVML bits, idle and "none" removed
+};
+
+class Graph {
+ public:
+  virtual ~Graph() = default;
+};
+
+class Device {
+ public:
+  // "cuda:N". Fails with no_driver, not_found (and the list of devices) or unsupported (cc below 8.0).
+  static std::unique_ptr<Device> open(std::string_view id);
+  virtual ~Device() = default;
+
+  virtual const DeviceInfo& info() const = 0;
+  virtual DeviceCondition condition() = 0;
+  virtual std::string error_text(int driver_error) const = 0;  // "CUDA_ERROR_ILLEGAL_ADDRESS: ..."
+
+  // Loads a cubin or PTX, sets the shared-memory attribute, forces the upload now so that the first launch does nothing lazily.
+  // Fails with driver_error when the image does not load here, unsupported when the shared memory exceeds the opt-in limit.
+  virtual LoadedKernel load(const jit::Binary& binary, int threads, int64_t dynamic_smem_bytes) = 0;
+
+  // `args` is the kernel's one parameter, copied by the driver. Any thread; another current context is restored afterwards.
+  virtual LaunchResult launch(const LoadedKernel& kernel, Dim3 grid, const void* args, Stream stream) noexcept = 0;
+  virtual CaptureState capture_state(Stream stream) noexcept = 0;
+
+  // Memory. free() of 0 is legal.
+  virtual DevicePtr allocate(int64_t bytes) = 0;
+  virtual void free(DevicePtr pointer) noexcept = 0;
+  virtual int64_t free_bytes() = 0;
+  virtual void copy_to_device(DevicePtr to, const void* from, int64_t bytes) = 0;
+  virtual void copy_to_host(void* to, DevicePtr from, int64_t bytes) = 0;
+  virtual void copy_on_device(DevicePtr to, DevicePtr from, int64_t bytes, Stream stream) = 0;
+  virtual void fill(DevicePtr to, uint8_t value, int64_t bytes, Stream stream) = 0;
+
+  // Streams and graphs of the library's own (tuner, bench, tests). Never a device-wide synchronisation.
+  virtual Stream create_stream() = 0;
+  virtual void destroy_stream(Stream stream) noexcept = 0;
+  virtual void synchronize(Stream stream) = 0;
+  virtual void begin_capture(Stream stream) = 0;  // thread-local mode
+  virtual std::unique_ptr<Graph> end_capture(Stream stream) = 0;
+  virtual void launch_graph(Graph& graph, Stream stream) = 0;
+  virtual double time_graph_ns(Graph& graph, Stream stream) = 0;  // one replay between two events
+};
+
+// Every device that Device::open would take, for `kiln devices`; empty with a reason when there is no driver.
+struct DeviceList {
+  std::vector<DeviceInfo> devices;
+  std::string problem;  // "" or why there are none: "libcuda.so.1 was not found (searched: ...)"
+};
+DeviceList list_devices();
+
+// RAII for one allocation.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(Device& device, int64_t bytes)
+      : device_(&device), pointer_(device.allocate(bytes)), bytes_(bytes) {}
+  ~DeviceBuffer() { reset(); }
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    if (this != &other) {
+      reset();
+      device_ = std::exchange(other.device_, nullptr);
+      pointer_ = std::exchange(other.pointer_, 0);
+      bytes_ = std::exchange(other.bytes_, 0);
+    }
+    return *this;
+  }
+  void reset() {
+    if (device_ != nullptr) device_->free(pointer_);
+    device_ = nullptr;
+    pointer_ = 0;
+    bytes_ = 0;
+  }
+  DevicePtr get() const { return pointer_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  Device* device_ = nullptr;
+  DevicePtr pointer_ = 0;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace kiln::runtime
