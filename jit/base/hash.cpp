@@ -1,0 +1,63 @@
+// XXH3 128 over bytes, and over the length-prefixed records that keys are made of.
+#include "jit/base/hash.h"
+
+#include <xxhash.h>
+
+#include <cstring>
+
+namespace kiln {
+namespace {
+
+// Lengths are eight little-endian bytes whatever the machine, so that a key is the same everywhere.
+void append_length(std::string& record, size_t length) {
+  for (int byte = 0; byte < 8; ++byte) {
+    record.push_back(static_cast<char>((static_cast<uint64_t>(length) >> (8 * byte)) & 0xff));
+  }
+}
+
+void append_text(std::string& record, std::string_view text) {
+  append_length(record, text.size());
+  record.append(text);
+}
+
+Hash128 hash_memory(const void* data, size_t size_bytes) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(data, size_bytes));
+  Hash128 hash;
+  static_assert(sizeof(canonical.digest) == sizeof(hash.bytes));
+  std::memcpy(hash.bytes.data(), canonical.digest, sizeof(canonical.digest));
+  return hash;
+}
+
+}  // namespace
+
+std::string Hash128::hex() const {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (uint8_t byte : bytes) {
+    text.push_back(kDigits[byte >> 4]);
+    text.push_back(kDigits[byte & 15]);
+  }
+  return text;
+}
+
+Hash128 hash_bytes(std::span<const std::byte> bytes) {
+  return hash_memory(bytes.data(), bytes.size());
+}
+
+Hash128 hash_text(std::string_view text) { return hash_memory(text.data(), text.size()); }
+
+HashRecord& HashRecord::field(std::string_view name, std::string_view value) {
+  append_text(record_, name);
+  append_text(record_, value);
+  return *this;
+}
+
+HashRecord& HashRecord::field(std::string_view name, int64_t value) {
+  return field(name, std::string_view(std::to_string(value)));
+}
+
+Hash128 HashRecord::hash() const { return hash_text(record_); }
+
+}  // namespace kiln
