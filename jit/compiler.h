@@ -73,8 +73,10 @@ std::string dump_source(const KernelSource& source);
 
 class Compiler {
  public:
-  // Finds and loads NVRTC once per process. Fails with no_compiler and the places searched.
-  static std::shared_ptr<Compiler> load();
+  // Finds and loads NVRTC once per process: what KILN_NVRTC names, else the newest that is usable. With driver_cuda_major (13 for
+  // a driver of CUDA 13), a newer major version is passed over, since that driver could not load its output; 0 means no driver
+  // is at hand. Fails with no_compiler and the places searched.
+  static std::shared_ptr<Compiler> load(int driver_cuda_major = 0);
   virtual ~Compiler() = default;
 
   virtual std::string version() const = 0;               // "13.0"
@@ -84,6 +86,18 @@ class Compiler {
   // Thread-safe. Fails with compile_error (full log, options, a window of the source) or unsupported (arch not known to this NVRTC).
   virtual Binary compile(const KernelSource& source, std::string_view arch, const CompileOptions& options) = 0;
 };
+
+// One libnvrtc that was found, or a place named by KILN_NVRTC where none was.
+struct NvrtcCandidate {
+  std::string path;
+  std::string origin;   // "KILN_NVRTC", "the loader's path", "CUDA_HOME", ...
+  std::string version;  // "13.0", or "" when it does not load
+  bool usable = false;
+  std::string why;      // the defect, or the builtins that go with it
+};
+
+// Every NVRTC of this machine in the order of the search, for `kiln doctor`. What was opened stays open.
+std::vector<NvrtcCandidate> nvrtc_candidates();
 
 // How many compiles may run at once here, from the cores and the memory that are really available (cgroup limits counted).
 struct PoolSize {
