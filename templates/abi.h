@@ -1,5 +1,6 @@
 // From a description to the argument struct: its fields, the device header, the public C header.
-// Every field is eight bytes: struct_bytes, then for each argument its pointer and strides, then the dynamic sizes, then the workspace.
+// Every field is eight bytes: struct_bytes, then for each argument its pointer and strides, then
+// the dynamic sizes, then the workspace.
 #pragma once
 
 #include <string>
@@ -11,18 +12,18 @@ namespace kiln::templates {
 
 enum class FieldKind { struct_bytes, pointer, stride, size, workspace, workspace_bytes };
 struct Field {
-  std::string name;     // "topk", "topk_stride", "out_stride0", "num_tokens"
+  std::string name;  // "topk", "topk_stride", "out_stride0", "num_tokens"
   FieldKind kind = FieldKind::size;
-  int arg = -1;         // index into Op::args for pointers and strides
-  int dim = -1;         // stride of this dimension
-  int size = -1;        // index into Op::sizes
+  int arg = -1;   // index into Op::args for pointers and strides
+  int dim = -1;   // stride of this dimension
+  int size = -1;  // index into Op::sizes
 };
 inline constexpr int kFieldBytes = 8;
 
 std::vector<Field> abi_fields(const Op& op);
 int field_index(const std::vector<Field>& fields, std::string_view name);  // -1 when absent
 
-std::string device_args_header(const Op& op);          // kiln_args.h: `struct Args { ... };`
+std::string device_args_header(const Op& op);              // kiln_args.h: `struct Args { ... };`
 std::string c_ops_header(std::span<const Op* const> ops);  // kiln_ops.h, whole
 
 }  // namespace kiln::templates

@@ -1,8 +1,9 @@
-// The description of an op: all that generic code knows about it. Jit, store, tuner, runtime, simulator, CLI and tests work on this
-// and name no op. A new op is one folder with one `const Op` and one line in registry.cpp.
+// The description of an op: all that generic code knows about it. Jit, store, tuner, runtime,
+// simulator, CLI and tests work on this and name no op. A new op is one folder with one `const Op`
+// and one line in registry.cpp.
 //
-// Kernels take one parameter: the op's argument struct, by value. Its layout is made from the description (abi.h), the same for
-// the C header and for the device, so no code marshals arguments.
+// Kernels take one parameter: the op's argument struct, by value. Its layout is made from the
+// description (abi.h), the same for the C header and for the device, so no code marshals arguments.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +28,15 @@ namespace kiln::templates {
 class NamedInts {
  public:
   NamedInts() = default;
-  NamedInts(std::initializer_list<std::pair<const std::string, int64_t>> values) : values_(values) {}
+  NamedInts(std::initializer_list<std::pair<const std::string, int64_t>> values)
+      : values_(values) {}
 
   int64_t operator[](std::string_view name) const;  // fails with internal when absent
   int64_t get(std::string_view name, int64_t otherwise) const;
   bool contains(std::string_view name) const { return values_.find(name) != values_.end(); }
-  void set(std::string_view name, int64_t value) { values_.insert_or_assign(std::string(name), value); }
+  void set(std::string_view name, int64_t value) {
+    values_.insert_or_assign(std::string(name), value);
+  }
   NamedInts merged(const NamedInts& over) const;  // values of `over` win
   bool empty() const { return values_.empty(); }
   auto begin() const { return values_.begin(); }
@@ -50,8 +54,9 @@ int64_t dtype_bytes(DType dtype);
 const char* dtype_name(DType dtype);    // "bf16"
 const char* dtype_c_type(DType dtype);  // "uint16_t": the element type in kiln_ops.h
 
-// A named size. Fixed sizes are compile-time constants and part of the problem; dynamic sizes come with each call, as one int64
-// field each; derived sizes follow from the others and only describe extents.
+// A named size. Fixed sizes are compile-time constants and part of the problem; dynamic sizes come
+// with each call, as one int64 field each; derived sizes follow from the others and only describe
+// extents.
 enum class SizeKind { fixed, dynamic, derived };
 struct SizeName {
   std::string name;  // "f1"
@@ -64,15 +69,20 @@ struct Size {
   std::string doc;
   int64_t min = 0;
   int64_t max = std::numeric_limits<int64_t>::max();
-  std::vector<SizeName> names;  // a fixed size whose values have names (formats); then only these are legal
+  std::vector<SizeName>
+      names;  // a fixed size whose values have names (formats); then only these are legal
   int64_t (*derive)(const Sizes&) = nullptr;
 };
 
 enum class ArgKind { input, output, inout };
 enum class Presence { required, optional };
-enum class Memory { warm, cold };  // cold: weights and caches, read once from DRAM; warm: what the layer has just written
+enum class Memory {
+  warm,
+  cold
+};  // cold: weights and caches, read once from DRAM; warm: what the layer has just written
 
-// A tensor argument: a device pointer and, for every dimension but the innermost (whose stride is 1), a stride in elements.
+// A tensor argument: a device pointer and, for every dimension but the innermost (whose stride is
+// 1), a stride in elements.
 struct Arg {
   std::string name;
   DType dtype = DType::u8;
@@ -81,11 +91,12 @@ struct Arg {
   std::string doc;
   Presence presence = Presence::required;
   Memory memory = Memory::warm;
-  int64_t align_bytes = 4;       // of the base pointer
-  int64_t stride_multiple = 1;   // every stride is a multiple of this many elements
+  int64_t align_bytes = 4;      // of the base pointer
+  int64_t stride_multiple = 1;  // every stride is a multiple of this many elements
 };
 
-// offset + scale * product of min(ceil(symbol / divisor), cap). Symbols are sizes or stride fields. Saturates instead of overflowing.
+// offset + scale * product of min(ceil(symbol / divisor), cap). Symbols are sizes or stride fields.
+// Saturates instead of overflowing.
 struct Term {
   std::string symbol;
   int64_t divisor = 1;
@@ -99,7 +110,8 @@ struct Extent {
   int64_t value(const Sizes& sizes) const;
 };
 
-// Legal calls have small <= big. `sentence` says so in the words of the caller: "idx_width must be at least top_k + 128".
+// Legal calls have small <= big. `sentence` says so in the words of the caller: "idx_width must be
+// at least top_k + 128".
 struct Requirement {
   Extent small;
   Extent big;
@@ -127,7 +139,8 @@ struct Axis {
   std::string doc;
 };
 struct Rule {
-  std::string why;  // why a config that breaks it is dropped: "a CTA would hold more warps than an SM"
+  std::string
+      why;  // why a config that breaks it is dropped: "a CTA would hold more warps than an SM"
   std::function<bool(const Sizes& fixed, const Config&, const Gpu&)> keeps;
 };
 struct Space {
@@ -137,17 +150,17 @@ struct Space {
 
 // What the analytic model cannot see from resources alone. Per CTA, at the sizes of the problem.
 struct ModelHints {
-  double bytes_in_flight_per_thread = 16;   // loads issued before the first use
-  double instructions_per_thread = 50;      // issued by one thread over its life, roughly
-  double dependent_loads = 2;               // length of the longest chain of loads
+  double bytes_in_flight_per_thread = 16;  // loads issued before the first use
+  double instructions_per_thread = 50;     // issued by one thread over its life, roughly
+  double dependent_loads = 2;              // length of the longest chain of loads
 };
 
 struct KernelLaunch {
-  std::string file;    // in the op's folder: "kernel.cu"
-  std::string entry;   // extern "C" name
+  std::string file;   // in the op's folder: "kernel.cu"
+  std::string entry;  // extern "C" name
   std::vector<jit::Constant> constants;
   Extent grid_x;
-  Extent grid_y;       // y and z end at 65,535: no size that can grow belongs there
+  Extent grid_y;  // y and z end at 65,535: no size that can grow belongs there
   Extent grid_z;
   int threads = 128;
   int64_t dynamic_smem_bytes = 0;
@@ -155,13 +168,18 @@ struct KernelLaunch {
 };
 
 struct LaunchPlan {
-  std::vector<KernelLaunch> kernels;   // in stream order
-  std::string reduction_signature;     // "" for ops without a reduction
-  Extent workspace_bytes{.scale = 0};  // of the call; ops with a workspace have the fields `workspace`, `workspace_bytes`
+  std::vector<KernelLaunch> kernels;  // in stream order
+  std::string reduction_signature;    // "" for ops without a reduction
+  Extent workspace_bytes{
+      .scale =
+          0};  // of the call; ops with a workspace have the fields `workspace`, `workspace_bytes`
 };
 
 struct Tolerance {
-  enum class Kind { bit_exact, relative_rms } kind = Kind::bit_exact;  // bit-exact: any NaN equals any NaN
+  enum class Kind {
+    bit_exact,
+    relative_rms
+  } kind = Kind::bit_exact;  // bit-exact: any NaN equals any NaN
   double bound = 0;
   std::string text() const;
 };
@@ -170,22 +188,24 @@ inline const Tolerance bit_exact{};
 struct Op {
   std::string name;
   int version = 1;
-  std::string summary;              // one sentence
-  std::string doc;                  // formula and rules, for kiln_ops.h and `kiln show`
-  std::string source;               // of the formula: "ops.md B15.2"
+  std::string summary;  // one sentence
+  std::string doc;      // formula and rules, for kiln_ops.h and `kiln show`
+  std::string source;   // of the formula: "ops.md B15.2"
   std::vector<Size> sizes;
-  std::vector<Arg> args;            // order of the ABI struct; sizes follow
+  std::vector<Arg> args;  // order of the ABI struct; sizes follow
   std::vector<Requirement> requirements;
   std::vector<Bucket> buckets;
   bool has_workspace = false;
   int min_cc = 80;
   Tolerance tolerance = bit_exact;
 
-  std::vector<Sizes> (*model_shapes)(int tensor_parallel) = nullptr;  // fixed sizes of DeepSeek-V4.1-Flash
-  void (*check_fixed)(const Sizes& fixed) = nullptr;                  // optional; fails with a sentence
-  Cost (*cost)(const Sizes& sizes) = nullptr;                         // fixed and dynamic, lengths at capacity
+  std::vector<Sizes> (*model_shapes)(int tensor_parallel) =
+      nullptr;                                        // fixed sizes of DeepSeek-V4.1-Flash
+  void (*check_fixed)(const Sizes& fixed) = nullptr;  // optional; fails with a sentence
+  Cost (*cost)(const Sizes& sizes) = nullptr;         // fixed and dynamic, lengths at capacity
   Space (*space)(const Sizes& fixed, const Gpu& gpu) = nullptr;
-  Config (*default_config)(const Sizes& fixed) = nullptr;             // legal for every dynamic size, at most 48 KB of shared memory
+  Config (*default_config)(const Sizes& fixed) =
+      nullptr;  // legal for every dynamic size, at most 48 KB of shared memory
   LaunchPlan (*plan)(const Sizes& fixed, const Config& config, const Gpu& gpu) = nullptr;
   ModelHints (*model)(const Sizes& sizes, const Config& config) = nullptr;
 
@@ -199,18 +219,20 @@ Size fixed(std::string symbol, std::string field, std::string doc, std::vector<S
 Size dynamic(std::string symbol, std::string field, std::string doc, int64_t min = 0,
              int64_t max = std::numeric_limits<int64_t>::max());
 Size derived(std::string symbol, std::string doc, int64_t (*derive)(const Sizes&));
-Arg in(std::string name, DType dtype, std::string_view dims, std::string doc);   // dims: "T K"
+Arg in(std::string name, DType dtype, std::string_view dims, std::string doc);  // dims: "T K"
 Arg out(std::string name, DType dtype, std::string_view dims, std::string doc);
 
-// --- registry -------------------------------------------------------------------------------------------------------------------
-std::span<const Op* const> ops();                   // all, in the order of the registry
-const Op* find_op(std::string_view name);           // nullptr when unknown
-const Op& require_op(std::string_view name);        // fails with not_found and the list
-void register_test_op(const Op* op);                // tests only: before any session or tuner exists
+// --- registry
+// -------------------------------------------------------------------------------------------------------------------
+std::span<const Op* const> ops();             // all, in the order of the registry
+const Op* find_op(std::string_view name);     // nullptr when unknown
+const Op& require_op(std::string_view name);  // fails with not_found and the list
+void register_test_op(const Op* op);          // tests only: before any session or tuner exists
 
-// --- shapes and problems --------------------------------------------------------------------------------------------------------
-// Fixed shape <-> JSON by field names: {"format":"f1"}, {"ratio":2,"top_k":512}. Unknown, missing and illegal values fail with a
-// sentence that names op, field, what was expected and what came.
+// --- shapes and problems
+// --------------------------------------------------------------------------------------------------------
+// Fixed shape <-> JSON by field names: {"format":"f1"}, {"ratio":2,"top_k":512}. Unknown, missing
+// and illegal values fail with a sentence that names op, field, what was expected and what came.
 Sizes parse_shape(const Op& op, const Json& shape);
 Json shape_json(const Op& op, const Sizes& fixed);
 // Dynamic sizes by field names. Fields left out are left out of the result.
@@ -220,7 +242,8 @@ Json config_json(const Config& config);
 Config parse_config(const Op& op, const Sizes& fixed, const Gpu& gpu, const Json& config);
 Sizes with_derived(const Op& op, const Sizes& sizes);
 
-// Every bucket of the op, as dynamic sizes of the bucket symbols; one empty entry for an op without buckets.
+// Every bucket of the op, as dynamic sizes of the bucket symbols; one empty entry for an op without
+// buckets.
 std::vector<Sizes> all_buckets(const Op& op);
 Sizes nearest_bucket(const Op& op, const Sizes& dynamic);
 std::string bucket_key(const Op& op, const Sizes& bucket);  // canonical JSON by field names
@@ -233,9 +256,15 @@ struct Enumeration {
 };
 Enumeration enumerate(const Op& op, const Sizes& fixed, const Gpu& gpu);
 
-// --- sources --------------------------------------------------------------------------------------------------------------------
-// Kernel sources embedded at build time, by path in the tree; adds the generated `kiln_args.h` of the op.
-std::span<const jit::SourceFile> embedded_sources();
+// --- sources
+// --------------------------------------------------------------------------------------------------------------------
+// Kernel sources embedded at build time, by path in the tree. An op's files are
+// `templates/<op>/<file>`.
+std::span<const jit::SourceFile> builtin_sources();
+const jit::SourceFile* find_source(std::string_view path);  // nullptr when unknown
+void register_test_source(jit::SourceFile source);  // tests only: "templates/<op>/kernel.cu"
+// The translation unit of one launch with every header it may include: templates/common/, the op's
+// own, generated `kiln_args.h`.
 jit::KernelSource kernel_source(const Op& op, const KernelLaunch& launch);
 jit::CompileOptions compile_options(const KernelLaunch& launch);
 

@@ -1,0 +1,209 @@
+// Inputs, truth and oracle of combine_topk_swa.
+// Knobs of a case: padded_rows (rows after the last request), first_row (query_start_loc[0]),
+// uneven (1: random request sizes, some 0), prefix_low, prefix_high (context before the chunk),
+// replay (window rows taken from the front of what is gathered), invalid_topk (one in so many top-k
+// values is out of range; 0: none), zero_lengths (1: seq_lens and gather_lens are 0).
+#include <algorithm>
+#include <vector>
+
+#include "templates/kit.h"
+
+namespace kiln::templates {
+
+extern const Op combine_topk_swa;
+extern const Kit combine_topk_swa_kit;
+
+namespace {
+
+enum Stream : uint64_t { kCuts, kPrefix, kInvalid, kInvalidValue };
+
+struct Batch {
+  std::vector<int64_t> first_row;  // R + 1, without the base
+  std::vector<int64_t> seq_len;
+  std::vector<int64_t> gather_len;
+};
+
+Batch make_batch(int64_t num_tokens, int64_t num_requests, const NamedInts& knobs, uint64_t seed) {
+  const int64_t real_rows = std::max<int64_t>(num_tokens - knobs.get("padded_rows", 0), 0);
+  Batch batch;
+  batch.first_row.push_back(0);
+  for (int64_t b = 1; b < num_requests; ++b) {
+    const int64_t even = real_rows * b / num_requests;
+    const int64_t random = counter_range(seed, kCuts, static_cast<uint64_t>(b), 0, real_rows);
+    batch.first_row.push_back(knobs.get("uneven", 0) != 0 ? random : even);
+  }
+  std::sort(batch.first_row.begin(), batch.first_row.end());
+  if (num_requests > 0) batch.first_row.push_back(real_rows);
+  for (int64_t b = 0; b < num_requests; ++b) {
+    const int64_t query =
+        batch.first_row[static_cast<size_t>(b) + 1] - batch.first_row[static_cast<size_t>(b)];
+    const int64_t prefix = counter_range(seed, kPrefix, static_cast<uint64_t>(b),
+                                         knobs.get("prefix_low", 0), knobs.get("prefix_high", 0));
+    const bool zero = knobs.get("zero_lengths", 0) != 0;
+    const int64_t gathered =
+        std::max<int64_t>(query + std::min<int64_t>(prefix, 127) - knobs.get("replay", 0),
+                          std::min<int64_t>(query, 1));
+    batch.seq_len.push_back(zero ? 0 : prefix + query);
+    batch.gather_len.push_back(zero ? 0 : gathered);
+  }
+  return batch;
+}
+
+Batch batch_of(const Case& c) { return make_batch(c.sizes["T"], c.sizes["R"], c.knobs, c.seed); }
+
+struct Token {
+  int64_t request = -1;  // -1: padding
+  int64_t position = 0;
+};
+
+Token token_at(const Batch& batch, int64_t t) {
+  for (size_t b = 0; b < batch.seq_len.size(); ++b) {
+    if (t < batch.first_row[b] || t >= batch.first_row[b + 1]) continue;
+    const int64_t query = batch.first_row[b + 1] - batch.first_row[b];
+    return {static_cast<int64_t>(b), batch.seq_len[b] - query + (t - batch.first_row[b])};
+  }
+  return {};
+}
+
+int64_t visible_entries(const Case& c, const Token& token) {
+  const int64_t ratio = c.sizes["ratio"];
+  return ratio == 0 || token.request < 0 || token.position < 0 ? 0 : (token.position + 1) / ratio;
+}
+
+// Ascending, the valid ones first; the tail is a value that must not be used.
+int64_t topk_at(const Case& c, const Token& token, int64_t t, int64_t column) {
+  constexpr int64_t kUnusedTail = 0;
+  const int64_t visible = visible_entries(c, token);
+  const int64_t valid = std::min(visible, c.sizes["K"]);
+  if (column >= valid) return kUnusedTail;
+  const int64_t one_in = c.knobs.get("invalid_topk", 0);
+  const uint64_t index = static_cast<uint64_t>(t * c.sizes["K"] + column);
+  if (one_in > 0 && counter_range(c.seed, kInvalid, index, 0, one_in - 1) == 0) {
+    const int64_t bad[] = {-1, c.sizes["N"], std::numeric_limits<int32_t>::max(),
+                           std::numeric_limits<int32_t>::min()};
+    return bad[counter_range(c.seed, kInvalidValue, index, 0, 3)];
+  }
+  return column * visible / valid;
+}
+
+Case make_case(std::string name, const Sizes& fixed_sizes, int64_t tokens, int64_t requests,
+               NamedInts knobs, uint64_t seed = 1) {
+  const Batch batch = make_batch(tokens, requests, knobs, seed);
+  const int64_t ratio = fixed_sizes["ratio"];
+  int64_t compressed = 0, gathered = 0;
+  for (size_t b = 0; b < batch.seq_len.size(); ++b) {
+    if (ratio != 0) compressed = std::max(compressed, batch.seq_len[b] / ratio);
+    gathered = std::max(gathered, batch.gather_len[b]);
+  }
+  const int64_t width = (fixed_sizes["K"] + 128 + 127) / 128 * 128;
+  Case c{.name = std::move(name), .knobs = std::move(knobs), .seed = seed};
+  c.sizes = fixed_sizes.merged({{"T", tokens},
+                                {"R", requests},
+                                {"W", width},
+                                {"M", compressed + gathered},
+                                {"N", compressed}});
+  return c;
+}
+
+Case measured_case(const Sizes& fixed_sizes, const Sizes& bucket) {
+  const int64_t tokens = bucket["T"];
+  return make_case("measured", fixed_sizes, tokens, std::min<int64_t>(tokens, 4),
+                   {{"prefix_low", 4096}, {"prefix_high", 4096}});
+}
+
+std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
+  std::vector<Case> cases;
+  cases.push_back(make_case("several requests, some empty", fixed_sizes, 97, 9,
+                            {{"uneven", 1},
+                             {"prefix_low", 0},
+                             {"prefix_high", 900},
+                             {"padded_rows", 3},
+                             {"first_row", 41}}));
+  cases.push_back(make_case("short contexts", fixed_sizes, 33, 31,
+                            {{"uneven", 1}, {"prefix_low", 0}, {"prefix_high", 3}}, 2));
+  cases.push_back(make_case("more requests than a warp has lanes", fixed_sizes, 150, 70,
+                            {{"uneven", 1},
+                             {"prefix_low", 0},
+                             {"prefix_high", 1300},
+                             {"padded_rows", 5},
+                             {"first_row", 7}},
+                            3));
+  cases.push_back(make_case("invalid top-k values", fixed_sizes, 40, 3,
+                            {{"prefix_low", 1100}, {"prefix_high", 1200}, {"invalid_topk", 3}}, 4));
+  cases.push_back(make_case("bounded replay", fixed_sizes, 20, 2,
+                            {{"prefix_low", 300}, {"prefix_high", 400}, {"replay", 60}}, 5));
+  cases.push_back(make_case("all lengths zero", fixed_sizes, 12, 2, {{"zero_lengths", 1}}, 6));
+  cases.push_back(make_case("no request", fixed_sizes, 5, 0, {}, 7));
+  Case wide = make_case("wide, odd strides", fixed_sizes, 21, 2,
+                        {{"prefix_low", 600}, {"prefix_high", 2000}}, 8);
+  wide.sizes.set("W", wide.sizes["W"] + 37);
+  wide.strides = {{"topk_stride", wide.sizes["K"] + 5}, {"idx_stride", wide.sizes["W"] + 3}};
+  cases.push_back(wide);
+  cases.push_back(measured_case(fixed_sizes, bucket));
+  return cases;
+}
+
+void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::span<std::byte> row) {
+  const Batch batch = batch_of(c);
+  auto* values = reinterpret_cast<int32_t*>(row.data());
+  const int64_t count = static_cast<int64_t>(row.size() / sizeof(int32_t));
+  if (arg.name == "topk") {
+    const Token token = token_at(batch, outer[0]);
+    for (int64_t i = 0; i < count; ++i)
+      values[i] = static_cast<int32_t>(topk_at(c, token, outer[0], i));
+    return;
+  }
+  const std::vector<int64_t>& source = arg.name == "query_start_loc" ? batch.first_row
+                                       : arg.name == "seq_lens"      ? batch.seq_len
+                                                                     : batch.gather_len;
+  const int64_t base = arg.name == "query_start_loc" ? c.knobs.get("first_row", 0) : 0;
+  for (int64_t i = 0; i < count; ++i)
+    values[i] = static_cast<int32_t>(base + source[static_cast<size_t>(i)]);
+}
+
+std::optional<double> expected(const Case& c, const Arg& arg, std::span<const int64_t> index) {
+  const Batch batch = batch_of(c);
+  const int64_t t = index[0];
+  const Token token = token_at(batch, t);
+  int64_t lc = 0, lw = 0, g0 = 0, ws = 0;
+  if (token.request >= 0) {
+    const size_t b = static_cast<size_t>(token.request);
+    lc = std::min(visible_entries(c, token), c.sizes["K"]);
+    g0 = batch.seq_len[b] - batch.gather_len[b];
+    ws = std::max({token.position - 127, int64_t{0}, g0});
+    lw = std::max<int64_t>(token.position - ws + 1, 0);
+  }
+  if (arg.name == "len") return static_cast<double>(lc + lw);
+
+  const int64_t column = index[1];
+  const int64_t request_row = token.request * c.sizes["M"];
+  if (column < lc) {
+    const int64_t entry = topk_at(c, token, t, column);
+    return entry >= 0 && entry < c.sizes["N"] ? static_cast<double>(request_row + entry) : -1.0;
+  }
+  if (column < lc + lw)
+    return static_cast<double>(request_row + c.sizes["N"] + (ws - g0) + (column - lc));
+  return -1.0;
+}
+
+KernelLaunch oracle(const Sizes& s) {
+  KernelLaunch launch{.file = "oracle.cu", .entry = "combine_topk_swa_oracle"};
+  launch.constants = {{"ratio", "int", std::to_string(s["ratio"])},
+                      {"top_k", "int", std::to_string(s["K"])}};
+  launch.grid_x = {.terms = {{"T"}}};
+  launch.threads = 128;
+  return launch;
+}
+
+}  // namespace
+
+const Kit combine_topk_swa_kit{
+    .op = &combine_topk_swa,
+    .measured_case = measured_case,
+    .verify_cases = verify_cases,
+    .fill = fill,
+    .expected = expected,
+    .oracle = oracle,
+};
+
+}  // namespace kiln::templates

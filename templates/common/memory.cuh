@@ -1,0 +1,43 @@
+// Loads and stores with cache hints. `stream` loads are read once: they skip L1 and go through the read-only path.
+#pragma once
+
+#include "templates/common/types.cuh"
+
+__device__ __forceinline__ u32 load_stream_1(const u8* p) {
+  u32 value;
+  asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(value) : "l"(p));
+  return value;
+}
+
+__device__ __forceinline__ u32 load_stream_4(const u8* p) {
+  u32 value;
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(value) : "l"(p));
+  return value;
+}
+
+__device__ __forceinline__ uint2 load_stream_8(const u8* p) {
+  uint2 value;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(p));
+  return value;
+}
+
+__device__ __forceinline__ uint4 load_stream_16(const u8* p) {
+  uint4 value;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(p));
+  return value;
+}
+
+enum class StoreHint { keep, stream };  // keep: the next kernel reads it; stream: evict first
+
+template <StoreHint hint>
+__device__ __forceinline__ void store_16(void* p, uint4 value) {
+  if constexpr (hint == StoreHint::stream) {
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+                 : "memory");
+  } else {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+                 : "memory");
+  }
+}

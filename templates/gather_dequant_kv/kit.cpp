@@ -1,0 +1,336 @@
+// Inputs, truth and oracle of gather_dequant_kv.
+// Source values are counter-based per physical slot; fill() places them by the writer's formula of
+// ops.md B8, expected() decodes the source values themselves and never looks at a cache. Knobs of a
+// case: any_byte (1: codes and scales of all 256 values; 0: only what a writer stores), lens_low,
+// lens_high (lens[b]; both left out: max_rows), gather_low, gather_high and gather_beyond_length
+// (gather_lens[b], where it is given), bad_pages (one in so many table entries is out of range),
+// page_spacing (distance of the pages in use).
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "templates/kit.h"
+
+namespace kiln::templates {
+
+extern const Op gather_dequant_kv;
+extern const Kit gather_dequant_kv_kit;
+
+namespace {
+
+enum Stream : uint64_t { kLens, kGather, kCodes, kScales, kBf16, kBadPage, kBadPageValue };
+enum Format : int64_t { kF1 = 1, kF2 = 2, kF3 = 3, kF4 = 4 };
+
+// ---- source values
+// --------------------------------------------------------------------------------------------------------------
+
+uint8_t source_byte(const Case& c, Stream stream, int64_t slot, int64_t index) {
+  const uint64_t word = counter_bits(c.seed, stream, static_cast<uint64_t>(slot * 64 + index / 8));
+  return static_cast<uint8_t>(word >> (8 * (index % 8)));
+}
+
+uint8_t e4m3_code(const Case& c, int64_t slot, int64_t element) {
+  const uint8_t byte = source_byte(c, kCodes, slot, element);
+  const bool is_nan = (byte & 0x7f) == 0x7f;
+  return c.knobs.get("any_byte", 0) == 0 && is_nan ? static_cast<uint8_t>(byte ^ 1) : byte;
+}
+
+uint8_t e2m1_code(const Case& c, int64_t slot, int64_t element) {
+  const uint8_t byte = source_byte(c, kCodes, slot, element / 2);
+  return element % 2 == 0 ? byte & 15 : byte >> 4;
+}
+
+uint8_t ue8m0_scale(const Case& c, int64_t slot, int64_t group) {
+  const uint8_t byte = source_byte(c, kScales, slot, group);
+  return c.knobs.get("any_byte", 0) != 0 ? byte
+                                         : static_cast<uint8_t>(105 + byte % 143);  // 105..247 (B4)
+}
+
+uint8_t e4m3_scale(const Case& c, int64_t slot, int64_t group) {
+  const uint8_t byte = source_byte(c, kScales, slot, group);
+  return c.knobs.get("any_byte", 0) != 0 ? byte
+                                         : static_cast<uint8_t>(1 + byte % 126);  // 0x01..0x7e (B4)
+}
+
+uint16_t bf16_value(const Case& c, int64_t slot, int64_t element) {
+  const auto bits = static_cast<uint16_t>(
+      counter_bits(c.seed, kBf16, static_cast<uint64_t>(slot * 512 + element)));
+  const bool special = (bits & 0x7f80) == 0x7f80;
+  return c.knobs.get("any_byte", 0) == 0 && special ? static_cast<uint16_t>(bits & 0xbfff) : bits;
+}
+
+// ---- layout: where the writer puts them
+// -----------------------------------------------------------------------------------------------
+
+void fill_page(const Case& c, int64_t page, std::span<uint8_t> bytes) {
+  const int64_t page_size = c.sizes["page_size"];
+  const auto put_bf16 = [&](int64_t at, uint16_t value) {
+    std::memcpy(&bytes[static_cast<size_t>(at)], &value, 2);
+  };
+  const auto put = [&](int64_t at, uint8_t value) { bytes[static_cast<size_t>(at)] = value; };
+  for (int64_t r = 0; r < page_size; ++r) {
+    const int64_t slot = page * page_size + r;
+    switch (c.sizes["format"]) {
+      case kF1:
+        for (int64_t e = 0; e < 512; ++e) put(r * 512 + e, e4m3_code(c, slot, e));
+        for (int64_t g = 0; g < 16; ++g) put(page_size * 512 + r * 16 + g, ue8m0_scale(c, slot, g));
+        break;
+      case kF2:
+        for (int64_t e = 0; e < 512; e += 2) {
+          put(r * 256 + e / 2,
+              static_cast<uint8_t>(e2m1_code(c, slot, e) | e2m1_code(c, slot, e + 1) << 4));
+        }
+        for (int64_t g = 0; g < 32; ++g) put(page_size * 256 + r * 32 + g, e4m3_scale(c, slot, g));
+        break;
+      case kF3:
+        for (int64_t e = 0; e < 448; ++e) put(r * 576 + e, e4m3_code(c, slot, e));
+        for (int64_t e = 448; e < 512; ++e)
+          put_bf16(r * 576 + 448 + 2 * (e - 448), bf16_value(c, slot, e));
+        for (int64_t g = 0; g < 7; ++g) put(page_size * 576 + r * 8 + g, ue8m0_scale(c, slot, g));
+        put(page_size * 576 + r * 8 + 7, 0);
+        break;
+      case kF4:
+        for (int64_t e = 0; e < 512; ++e) put_bf16(r * 1024 + 2 * e, bf16_value(c, slot, e));
+        break;
+      default:
+        fail(Status::internal, "gather_dequant_kv: unknown format {}", c.sizes["format"]);
+    }
+  }
+}
+
+// ---- truth
+// ----------------------------------------------------------------------------------------------------------------------
+
+double e4m3_double(uint8_t code) {
+  const int exponent = (code >> 3) & 15;
+  const int mantissa = code & 7;
+  if (exponent == 15 && mantissa == 7) return std::nan("");
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return (code & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+double e2m1_double(uint8_t code) {
+  constexpr double kMagnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  return (code & 8) != 0 ? -kMagnitudes[code & 7] : kMagnitudes[code & 7];
+}
+
+double ue8m0_double(uint8_t byte) {
+  return byte == 255 ? std::nan("") : std::ldexp(1.0, byte - 127);
+}
+
+double bf16_double(uint16_t bits) {
+  const uint32_t wide = uint32_t{bits} << 16;
+  float value = 0;
+  std::memcpy(&value, &wide, sizeof(value));
+  return value;
+}
+
+// One rounding to bf16, nearest even: 8 significant bits, subnormal step 2^-133, overflow to
+// infinity.
+double round_to_bf16(double value) {
+  if (std::isnan(value) || std::isinf(value) || value == 0) return value;
+  const int exponent = std::max(std::ilogb(value), -126);
+  const double step = std::ldexp(1.0, exponent - 7);
+  const double rounded = std::nearbyint(value / step) * step;
+  return std::fabs(rounded) >= std::ldexp(1.0, 128) ? std::copysign(INFINITY, value) : rounded;
+}
+
+double element_value(const Case& c, int64_t slot, int64_t e) {
+  switch (c.sizes["format"]) {
+    case kF1:
+      return round_to_bf16(e4m3_double(e4m3_code(c, slot, e)) *
+                           ue8m0_double(ue8m0_scale(c, slot, e / 32)));
+    case kF2:
+      return round_to_bf16(e2m1_double(e2m1_code(c, slot, e)) *
+                           e4m3_double(e4m3_scale(c, slot, e / 16)));
+    case kF3:
+      if (e >= 448) return bf16_double(bf16_value(c, slot, e));
+      return round_to_bf16(e4m3_double(e4m3_code(c, slot, e)) *
+                           ue8m0_double(ue8m0_scale(c, slot, e / 64)));
+    case kF4:
+      return bf16_double(bf16_value(c, slot, e));
+  }
+  fail(Status::internal, "gather_dequant_kv: unknown format {}", c.sizes["format"]);
+}
+
+// ---- lengths and tables
+// -------------------------------------------------------------------------------------------------------------
+
+int64_t length_of(const Case& c, int64_t b) {
+  if (!c.knobs.contains("lens_high")) return c.sizes["M"];
+  return counter_range(c.seed, kLens, static_cast<uint64_t>(b), c.knobs.get("lens_low", 0),
+                       c.knobs["lens_high"]);
+}
+
+int64_t gathered_of(const Case& c, int64_t b) {
+  const int64_t length = length_of(c, b);
+  if (!c.has("gather_lens")) return length;
+  const int64_t drawn =
+      counter_range(c.seed, kGather, static_cast<uint64_t>(b), c.knobs.get("gather_low", 0),
+                    c.knobs.get("gather_high", 130));
+  return c.knobs.get("gather_beyond_length", 0) != 0 ? drawn : std::min(drawn, length);
+}
+
+// Every page_spacing-th page is in use, in a scattered order that never repeats; the others are
+// never written and hold poison.
+int64_t page_spacing(const Case& c) { return c.knobs.get("page_spacing", 2); }
+
+int64_t page_of(const Case& c, int64_t b, int64_t column) {
+  const int64_t spacing = page_spacing(c);
+  const int64_t used = std::max<int64_t>(c.sizes["num_pages"] / spacing, 1);
+  const int64_t index = b * c.sizes["table_width"] + column;
+  constexpr int64_t kPrime = 1000003;
+  return used % kPrime == 0 ? spacing * index : spacing * ((index * kPrime + 17) % used);
+}
+
+int64_t table_entry(const Case& c, int64_t b, int64_t column) {
+  const int64_t one_in = c.knobs.get("bad_pages", 0);
+  const auto index = static_cast<uint64_t>(b * c.sizes["table_width"] + column);
+  if (one_in > 0 && counter_range(c.seed, kBadPage, index, 0, one_in - 1) == 0) {
+    const int64_t bad[] = {-1, c.sizes["num_pages"], std::numeric_limits<int32_t>::max(),
+                           std::numeric_limits<int32_t>::min()};
+    return bad[counter_range(c.seed, kBadPageValue, index, 0, 3)];
+  }
+  return page_of(c, b, column);
+}
+
+// ---- cases
+// ----------------------------------------------------------------------------------------------------------------------
+
+struct CaseSizes {
+  int64_t requests = 1;
+  int64_t max_rows = 0;
+  int64_t offset = 0;
+  int64_t page_size = 64;
+  int64_t table_rows = 0;  // entries that the table covers; 0: max_rows
+};
+
+enum class WithGather { no, yes };
+
+Case make_case(std::string name, const Sizes& fixed_sizes, const CaseSizes& sizes, NamedInts knobs,
+               WithGather gather, uint64_t seed) {
+  const int64_t covered = std::max(sizes.table_rows, sizes.max_rows);
+  const int64_t columns = (covered + sizes.page_size - 1) / sizes.page_size;
+  Case c{.name = std::move(name), .knobs = std::move(knobs), .seed = seed};
+  c.sizes = fixed_sizes.merged({{"R", sizes.requests},
+                                {"M", sizes.max_rows},
+                                {"offset", sizes.offset},
+                                {"page_size", sizes.page_size},
+                                {"num_pages", page_spacing(c) * sizes.requests * columns},
+                                {"table_width", columns}});
+  if (gather == WithGather::no) c.absent = {"gather_lens"};
+  return c;
+}
+
+Case measured_case(const Sizes& fixed_sizes, const Sizes& bucket) {
+  return make_case("measured", fixed_sizes, {.requests = bucket["R"], .max_rows = bucket["M"]},
+                   {{"page_spacing", 1}}, WithGather::no, 1);
+}
+
+std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
+  std::vector<Case> cases;
+  cases.push_back(make_case("every code and scale byte", fixed_sizes,
+                            {.requests = 2, .max_rows = 300}, {{"any_byte", 1}}, WithGather::no,
+                            1));
+  cases.push_back(make_case(
+      "window after an offset", fixed_sizes,
+      {.requests = 5, .max_rows = 131, .offset = 101, .page_size = 32, .table_rows = 1000},
+      {{"lens_low", 0}, {"lens_high", 1000}, {"gather_high", 130}}, WithGather::yes, 2));
+  cases.push_back(make_case("lengths from zero to capacity", fixed_sizes,
+                            {.requests = 67, .max_rows = 70, .page_size = 7},
+                            {{"lens_low", 0}, {"lens_high", 70}}, WithGather::no, 3));
+  cases.push_back(make_case("pages of one entry", fixed_sizes,
+                            {.requests = 3, .max_rows = 65, .page_size = 1},
+                            {{"lens_low", 0}, {"lens_high", 65}}, WithGather::no, 4));
+  cases.push_back(make_case("pages of 256 entries", fixed_sizes,
+                            {.requests = 2, .max_rows = 515, .page_size = 256},
+                            {{"lens_low", 255}, {"lens_high", 515}}, WithGather::no, 5));
+  cases.push_back(make_case("more wanted than capacity", fixed_sizes,
+                            {.requests = 3, .max_rows = 33, .page_size = 16, .table_rows = 90},
+                            {{"lens_low", 34}, {"lens_high", 90}}, WithGather::no, 6));
+  cases.push_back(make_case("pages and columns out of range", fixed_sizes,
+                            {.requests = 4, .max_rows = 100, .page_size = 8},
+                            {{"lens_low", 50}, {"lens_high", 140}, {"bad_pages", 4}},
+                            WithGather::no, 7));
+  cases.push_back(make_case("more wanted than there is", fixed_sizes,
+                            {.requests = 4, .max_rows = 40, .page_size = 8},
+                            {{"lens_low", 0},
+                             {"lens_high", 30},
+                             {"gather_low", 0},
+                             {"gather_high", 40},
+                             {"gather_beyond_length", 1}},
+                            WithGather::yes, 8));
+  Case strided = make_case("padded strides", fixed_sizes,
+                           {.requests = 3, .max_rows = 50, .offset = 3, .page_size = 5},
+                           {{"lens_low", 0}, {"lens_high", 50}}, WithGather::no, 9);
+  const Sizes derived_sizes = with_derived(gather_dequant_kv, strided.sizes);
+  const int64_t out_stride1 = 512 + 24;
+  strided.strides = {{"cache_stride", (derived_sizes["page_bytes"] + 7) / 8 * 8 + 40},
+                     {"out_stride1", out_stride1},
+                     {"out_stride0", derived_sizes["out_rows"] * out_stride1 + 64},
+                     {"block_table_stride", derived_sizes["table_width"] + 3}};
+  cases.push_back(strided);
+  constexpr int64_t kLargestVerified = 16384;
+  cases.push_back(
+      make_case("near the measured size", fixed_sizes,
+                {.requests = bucket["R"], .max_rows = std::min(bucket["M"], kLargestVerified)}, {},
+                WithGather::no, 10));
+  return cases;
+}
+
+void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::span<std::byte> row) {
+  if (arg.name == "cache") {
+    const bool in_use = outer[0] % page_spacing(c) == 0;
+    if (in_use) {
+      fill_page(c, outer[0], {reinterpret_cast<uint8_t*>(row.data()), row.size()});
+    } else {
+      std::memset(row.data(), 0xff, row.size());
+    }
+    return;
+  }
+  auto* values = reinterpret_cast<int32_t*>(row.data());
+  const int64_t count = static_cast<int64_t>(row.size() / sizeof(int32_t));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t value = arg.name == "lens"          ? length_of(c, i)
+                          : arg.name == "gather_lens" ? gathered_of(c, i)
+                                                      : table_entry(c, outer[0], i);
+    values[i] = static_cast<int32_t>(value);
+  }
+}
+
+std::optional<double> expected(const Case& c, const Arg&, std::span<const int64_t> index) {
+  const int64_t b = index[0];
+  const int64_t i = index[1] - c.sizes["offset"];
+  const int64_t gathered = gathered_of(c, b);
+  if (i < 0 || i >= std::min(gathered, c.sizes["M"])) return std::nullopt;
+  const int64_t x = length_of(c, b) - gathered + i;
+  const int64_t page_size = c.sizes["page_size"];
+  if (x < 0 || x / page_size >= c.sizes["table_width"]) return 0.0;
+  const int64_t page = table_entry(c, b, x / page_size);
+  if (page < 0 || page >= c.sizes["num_pages"]) return 0.0;
+  return element_value(c, page * page_size + x % page_size, index[2]);
+}
+
+KernelLaunch oracle(const Sizes& s) {
+  KernelLaunch launch{.file = "oracle.cu", .entry = "gather_dequant_kv_oracle"};
+  launch.constants = {{"format", "int", std::to_string(s["format"])}};
+  launch.grid_x = {.terms = {{"R"}, {"M"}}};
+  launch.threads = 128;
+  return launch;
+}
+
+}  // namespace
+
+const Kit gather_dequant_kv_kit{
+    .op = &gather_dequant_kv,
+    .measured_case = measured_case,
+    .verify_cases = verify_cases,
+    .fill = fill,
+    .expected = expected,
+    .oracle = oracle,
+};
+
+}  // namespace kiln::templates

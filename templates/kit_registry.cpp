@@ -1,0 +1,34 @@
+// The kits of the library: one line per op, as in registry.cpp.
+#include <vector>
+
+#include "templates/kit.h"
+
+namespace kiln::templates {
+
+extern const Kit combine_topk_swa_kit;
+extern const Kit gather_dequant_kv_kit;
+
+namespace {
+
+std::vector<const Kit*>& registry() {
+  static std::vector<const Kit*> kits{
+      &combine_topk_swa_kit,
+      &gather_dequant_kv_kit,
+  };
+  return kits;
+}
+
+}  // namespace
+
+std::span<const Kit* const> kits() { return registry(); }
+
+const Kit& require_kit(const Op& op) {
+  for (const Kit* kit : registry()) {
+    if (kit->op == &op) return *kit;
+  }
+  fail(Status::internal, "{}: no kit is registered for this op", op.name);
+}
+
+void register_test_kit(const Kit* kit) { registry().push_back(kit); }
+
+}  // namespace kiln::templates

@@ -1,0 +1,42 @@
+// The ops of the library. A new op is one folder and one line here.
+#include <algorithm>
+#include <vector>
+
+#include "templates/op.h"
+
+namespace kiln::templates {
+
+extern const Op combine_topk_swa;
+extern const Op gather_dequant_kv;
+
+namespace {
+
+std::vector<const Op*>& registry() {
+  static std::vector<const Op*> ops{
+      &combine_topk_swa,
+      &gather_dequant_kv,
+  };
+  return ops;
+}
+
+}  // namespace
+
+std::span<const Op* const> ops() { return registry(); }
+
+const Op* find_op(std::string_view name) {
+  const auto& all = registry();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Op* op) { return op->name == name; });
+  return found == all.end() ? nullptr : *found;
+}
+
+const Op& require_op(std::string_view name) {
+  if (const Op* op = find_op(name)) return *op;
+  std::vector<std::string> names;
+  for (const Op* op : registry()) names.push_back(op->name);
+  fail(Status::not_found, "there is no op \"{}\"; the ops are {}", name, fmt::join(names, ", "));
+}
+
+void register_test_op(const Op* op) { registry().push_back(op); }
+
+}  // namespace kiln::templates
