@@ -1,0 +1,75 @@
+#include "jit/base/json.h"
+
+#include "tests/jit/jit_testing.h"
+
+namespace kiln {
+namespace {
+
+using jit::Caught;
+using jit::error_of;
+
+TEST(CanonicalJson, SortsKeysAndLeavesOutWhiteSpace) {
+  Json value;
+  value["zeta"] = 1;
+  value["alpha"] = {{"y", true}, {"x", nullptr}};
+  value["list"] = {3, "two"};
+  EXPECT_EQ(canonical_json(value), R"({"alpha":{"x":null,"y":true},"list":[3,"two"],"zeta":1})");
+}
+
+TEST(CanonicalJson, KeepsIntegersOf64Bits) {
+  EXPECT_EQ(canonical_json(Json(INT64_MIN)), "-9223372036854775808");
+  EXPECT_EQ(canonical_json(Json(UINT64_MAX)), "18446744073709551615");
+}
+
+TEST(CanonicalJson, RefusesAFloatAtAnyDepth) {
+  const Caught caught = error_of([] { canonical_json({{"a", {1, {{"b", 0.5}}}}}); });
+  EXPECT_EQ(caught.status, Status::internal);
+  EXPECT_TRUE(caught.says("0.5")) << caught.text;
+}
+
+TEST(CanonicalJson, RefusesTextThatIsNotUtf8) {
+  EXPECT_EQ(error_of([] { canonical_json(Json("\xff")); }).status, Status::internal);
+}
+
+TEST(ParseJson, ReadsWhatItIsGiven) {
+  EXPECT_EQ(parse_json(R"({"T": 4, "names": ["a"]})", "shape"), (Json{{"T", 4}, {"names", {"a"}}}));
+}
+
+TEST(ParseJson, NamesTheTextThePlaceAndTheReason) {
+  const Caught caught = error_of([] { parse_json("{\n  \"T\": 4,\n  \"K\" 5\n}", "workload"); });
+  EXPECT_EQ(caught.status, Status::invalid_argument);
+  EXPECT_TRUE(caught.says("The workload is not valid JSON at line 3, column 7")) << caught.text;
+  EXPECT_TRUE(caught.says("expected ':'")) << caught.text;
+  EXPECT_FALSE(caught.says("json.exception")) << caught.text;
+}
+
+TEST(ParseJson, RefusesTrailingText) {
+  EXPECT_EQ(error_of([] { parse_json("{} {}", "shape"); }).status, Status::invalid_argument);
+}
+
+TEST(ParseJson, RefusesEmptyText) {
+  EXPECT_EQ(error_of([] { parse_json("", "shape"); }).status, Status::invalid_argument);
+}
+
+TEST(ParseJson, RefusesAKeyThatStandsTwice) {
+  const Caught caught = error_of([] { parse_json(R"({"T": 1, "x": {"T": 1}, "T": 2})", "shape"); });
+  EXPECT_EQ(caught.status, Status::invalid_argument);
+  EXPECT_TRUE(caught.says("\"T\" stands twice")) << caught.text;
+}
+
+TEST(ParseJson, AllowsOneKeyInTwoObjects) {
+  EXPECT_EQ(parse_json(R"([{"T": 1}, {"T": 2}])", "list").size(), 2u);
+}
+
+TEST(ParseJson, RefusesNestingThatWouldExhaustTheStack) {
+  const Caught caught = error_of([] { parse_json(std::string(100000, '['), "workload"); });
+  EXPECT_EQ(caught.status, Status::invalid_argument);
+  EXPECT_TRUE(caught.says("nested")) << caught.text;
+}
+
+TEST(ParseJson, RefusesANumberThatNoTypeHolds) {
+  EXPECT_EQ(error_of([] { parse_json("[1e999]", "shape"); }).status, Status::invalid_argument);
+}
+
+}  // namespace
+}  // namespace kiln

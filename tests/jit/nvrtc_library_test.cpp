@@ -1,0 +1,165 @@
+#include "jit/nvrtc_library.h"
+
+#include "tests/jit/jit_testing.h"
+
+namespace kiln::jit {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder with a pretended NVRTC 98.1 or 99.7.
+class Toolkit {
+ public:
+  explicit Toolkit(int major) : major_(major) {
+    const char* library = major == 98 ? KILN_FAKE_NVRTC_98 : KILN_FAKE_NVRTC_99;
+    fs::copy_file(library, path() / fmt::format("libnvrtc.so.{}", major));
+  }
+
+  // The builtins need only load, so the pretended library serves as well.
+  Toolkit& with_builtins(const std::string& version) {
+    fs::copy_file(KILN_FAKE_NVRTC_98, path() / ("libnvrtc-builtins.so." + version));
+    return *this;
+  }
+
+  fs::path path() const { return folder_.path(); }
+  std::string library() const {
+    return fs::canonical(path() / fmt::format("libnvrtc.so.{}", major_)).string();
+  }
+
+ private:
+  TemporaryFolder folder_;
+  int major_;
+};
+
+NvrtcPlaces folders(std::initializer_list<fs::path> paths) {
+  NvrtcPlaces places;
+  for (const fs::path& path : paths) places.folders.emplace_back("a test", path.string());
+  return places;
+}
+
+TEST(NvrtcSearch, TakesTheNewestOfSeveral) {
+  Toolkit old(98), recent(99);
+  old.with_builtins("98.1");
+  recent.with_builtins("99.7");
+  const NvrtcLibrary library = load_nvrtc(folders({old.path(), recent.path()}), 0);
+  EXPECT_EQ(library.version(), "99.7");
+  EXPECT_EQ(library.path, recent.library());
+  EXPECT_EQ(library.archs, (std::vector<int>{80, 86}));
+}
+
+TEST(NvrtcSearch, PassesOverWhatTheDriverCouldNotLoad) {
+  Toolkit old(98), recent(99);
+  old.with_builtins("98.1");
+  recent.with_builtins("99.7");
+  EXPECT_EQ(load_nvrtc(folders({recent.path(), old.path()}), 98).version(), "98.1");
+  const Caught caught = error_of([&] { load_nvrtc(folders({recent.path()}), 97); });
+  EXPECT_EQ(caught.status, Status::no_compiler);
+  EXPECT_TRUE(caught.says("a driver of CUDA 97")) << caught.text;
+}
+
+TEST(NvrtcSearch, PassesOverAnUnusableOne) {
+  Toolkit old(98), recent(99);
+  old.with_builtins("98.1");
+  EXPECT_EQ(load_nvrtc(folders({recent.path(), old.path()}), 0).version(), "98.1");
+}
+
+TEST(NvrtcSearch, FindsEachFileOnce) {
+  Toolkit toolkit(98);
+  toolkit.with_builtins("98.1");
+  fs::create_symlink(toolkit.library(), toolkit.path() / "libnvrtc.so");
+  EXPECT_EQ(find_nvrtc(folders({toolkit.path(), toolkit.path()})).size(), 1u);
+}
+
+TEST(NvrtcSearch, IgnoresFilesThatOnlyLookAlike) {
+  const TemporaryFolder folder;
+  folder.write("libnvrtc.alt.so.13", "x");
+  folder.write("libnvrtc.so.old", "x");
+  folder.write("libnvrtc-builtins.so.13.0", "x");
+  EXPECT_TRUE(find_nvrtc(folders({folder.path()})).empty());
+}
+
+TEST(NvrtcBuiltins, OfAnotherVersionAreRefusedWithBothVersionsAndPaths) {
+  Toolkit toolkit(99);
+  toolkit.with_builtins("99.6");
+  const Caught caught = error_of([&] { load_nvrtc(folders({toolkit.path()}), 0); });
+  EXPECT_EQ(caught.status, Status::no_compiler);
+  EXPECT_TRUE(caught.says("NVRTC 99.7 at " + toolkit.library())) << caught.text;
+  EXPECT_TRUE(caught.says("builtins 99.6 at " + fs::canonical(toolkit.path()).string()))
+      << caught.text;
+}
+
+TEST(NvrtcBuiltins, MissingOnesAreNamed) {
+  Toolkit toolkit(99);
+  const Caught caught = error_of([&] { load_nvrtc(folders({toolkit.path()}), 0); });
+  EXPECT_EQ(caught.status, Status::no_compiler);
+  EXPECT_TRUE(caught.says("libnvrtc-builtins.so.99.7")) << caught.text;
+}
+
+TEST(NvrtcBuiltins, OfALongerVersionFit) {
+  Toolkit toolkit(99);
+  toolkit.with_builtins("99.7.41");
+  EXPECT_EQ(load_nvrtc(folders({toolkit.path()}), 0).version(), "99.7");
+}
+
+TEST(NvrtcForced, IsTheOnlyPlaceTried) {
+  Toolkit old(98), recent(99);
+  old.with_builtins("98.1");
+  recent.with_builtins("99.7");
+  NvrtcPlaces places = folders({recent.path()});
+  places.forced = old.library();
+  EXPECT_EQ(load_nvrtc(places, 0).version(), "98.1");
+  places.forced = old.path().string();
+  EXPECT_EQ(load_nvrtc(places, 0).version(), "98.1");
+}
+
+TEST(NvrtcForced, FileThatIsNoLibraryIsRefusedByName) {
+  const TemporaryFolder folder;
+  NvrtcPlaces places;
+  places.forced = folder.write("libnvrtc.so", "not a library").string();
+  const Caught caught = error_of([&] { load_nvrtc(places, 0); });
+  EXPECT_EQ(caught.status, Status::no_compiler);
+  EXPECT_TRUE(caught.says("libnvrtc.so (from KILN_NVRTC) is not usable")) << caught.text;
+}
+
+TEST(NvrtcForced, FolderWithoutLibraryAndMissingFileAreNamed) {
+  const TemporaryFolder folder;
+  NvrtcPlaces places;
+  places.forced = folder.path().string();
+  EXPECT_TRUE(error_of([&] { load_nvrtc(places, 0); }).says("holds no libnvrtc.so"));
+  places.forced = (folder.path() / "gone.so").string();
+  EXPECT_TRUE(error_of([&] { load_nvrtc(places, 0); }).says("gone.so"));
+}
+
+TEST(NvrtcForced, LibraryThatIsNotNvrtcIsRefused) {
+  NvrtcPlaces places;
+  places.names = {"libc.so.6"};
+  const Caught caught = error_of([&] { load_nvrtc(places, 0); });
+  EXPECT_TRUE(caught.says("it lacks nvrtcVersion")) << caught.text;
+}
+
+TEST(NvrtcSearch, NothingAnywhereListsThePlaces) {
+  const TemporaryFolder folder;
+  NvrtcPlaces places = folders({folder.path()});
+  places.names = {"libnvrtc.so.999"};
+  const Caught caught = error_of([&] { load_nvrtc(places, 0); });
+  EXPECT_EQ(caught.status, Status::no_compiler);
+  EXPECT_TRUE(caught.says("libnvrtc.so.999") && caught.says(folder.path().string()) &&
+              caught.says("KILN_NVRTC"))
+      << caught.text;
+}
+
+// In a fresh process, because a process keeps the compiler it has.
+TEST(NvrtcForcedDeathTest, GarbageInTheEnvironmentIsAClearError) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        setenv("KILN_NVRTC", "/dev/null", 1);
+        const Caught caught = error_of([] { Compiler::load(); });
+        fmt::print(stderr, "{}: {}\n", status_name(caught.status), caught.text);
+        std::_Exit(caught.status == Status::no_compiler ? 3 : 4);
+      },
+      testing::ExitedWithCode(3), "no_compiler: .*/dev/null .from KILN_NVRTC. is not usable");
+}
+
+}  // namespace
+}  // namespace kiln::jit
