@@ -1,5 +1,6 @@
-// The Device seam: one GPU behind the Driver API (cuda/) or the simulator (sim/, a later issue). Nothing above knows which one it has.
-// launch() and capture_state() are the hot path: no lock, no allocation, no throw. All else may be slow and fails with an Error.
+// The Device seam: one GPU behind the Driver API (cuda/) or the simulator (sim/, a later issue).
+// Nothing above knows which one it has. launch() and capture_state() are the hot path: no lock, no
+// allocation, no throw. All else may be slow and fails with an Error.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +16,15 @@
 
 namespace kiln::runtime {
 
-using Stream = void*;         // cudaStream_t = CUstream; nullptr is the legacy default stream
+using Stream = void*;  // cudaStream_t = CUstream; nullptr is the legacy default stream
 using DevicePtr = uint64_t;
 
 struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
 };
 
-// A kernel that is loaded, with its attributes set. Valid until the Device is destroyed: kernels are never unloaded before, since a
-// captured graph may hold them.
+// A kernel that is loaded, with its attributes set. Valid until the Device is destroyed: kernels
+// are never unloaded before, since a captured graph may hold them.
 struct LoadedKernel {
   void* function = nullptr;
   uint32_t threads = 0;
@@ -33,17 +34,18 @@ struct LoadedKernel {
 enum class CaptureState { none, active, invalidated };
 enum class ClockReading { unavailable, available };
 
-// Result of a launch without allocation: 0 or the driver's error number, to be turned into text off the hot path.
+// Result of a launch without allocation: 0 or the driver's error number, to be turned into text off
+// the hot path.
 struct LaunchResult {
   int driver_error = 0;
 };
 
 struct DeviceInfo {
-  std::string id;            // "cuda:0"
-  std::string name;          // "NVIDIA A100-SXM4-80GB"
-  std::string driver;        // "12.4 (550.54)", what is known
-  Gpu gpu;                   // the table's row when one matches, with the limits the driver reports
-  std::string match;         // slug of the matching row, or ""
+  std::string id;      // "cuda:0"
+  std::string name;    // "NVIDIA A100-SXM4-80GB"
+  std::string driver;  // "12.4 (550.54)", what is known
+  Gpu gpu;             // the table's row when one matches, with the limits the driver reports
+  std::string match;   // slug of the matching row, or ""
 };
 
 // What the card does right now, for throwing away throttled rounds.
@@ -60,7 +62,8 @@ class Graph {
 
 class Device {
  public:
-  // "cuda:N". Fails with no_driver, not_found (and the list of devices) or unsupported (cc below 8.0).
+  // "cuda:N". Fails with no_driver, not_found (and the list of devices) or unsupported (cc
+  // below 8.0).
   static std::unique_ptr<Device> open(std::string_view id);
   virtual ~Device() = default;
 
@@ -68,15 +71,19 @@ class Device {
   virtual DeviceCondition condition() = 0;
   virtual std::string error_text(int driver_error) const = 0;  // "CUDA_ERROR_ILLEGAL_ADDRESS: ..."
 
-  // Loads a cubin or PTX, sets the shared-memory attribute, forces the upload now so that the first launch does nothing lazily.
-  // Fails with driver_error when the image does not load here, unsupported when the shared memory exceeds the opt-in limit.
+  // Loads a cubin or PTX, sets the shared-memory attribute, forces the upload now so that the first
+  // launch does nothing lazily. Fails with driver_error when the image does not load here,
+  // unsupported when the shared memory exceeds the opt-in limit.
   virtual LoadedKernel load(const jit::Binary& binary, int threads, int64_t dynamic_smem_bytes) = 0;
 
-  // `args` is the kernel's one parameter, copied by the driver. Any thread; another current context is restored afterwards.
-  virtual LaunchResult launch(const LoadedKernel& kernel, Dim3 grid, const void* args, Stream stream) noexcept = 0;
+  // `args` is the kernel's one parameter, copied by the driver. Any thread; another current context
+  // is restored afterwards.
+  virtual LaunchResult launch(const LoadedKernel& kernel, Dim3 grid, const void* args,
+                              Stream stream) noexcept = 0;
   virtual CaptureState capture_state(Stream stream) noexcept = 0;
 
-  // Memory. free() of 0 is legal.
+  // Memory. free() of 0 is legal. Copies to and from the host are finished on return and wait for no stream: synchronize() first with
+  // the one whose work they read. All are legal during anyone's capture, which stays valid.
   virtual DevicePtr allocate(int64_t bytes) = 0;
   virtual void free(DevicePtr pointer) noexcept = 0;
   virtual int64_t free_bytes() = 0;
@@ -85,7 +92,8 @@ class Device {
   virtual void copy_on_device(DevicePtr to, DevicePtr from, int64_t bytes, Stream stream) = 0;
   virtual void fill(DevicePtr to, uint8_t value, int64_t bytes, Stream stream) = 0;
 
-  // Streams and graphs of the library's own (tuner, bench, tests). Never a device-wide synchronisation.
+  // Streams and graphs of the library's own (tuner, bench, tests). Never a device-wide
+  // synchronisation.
   virtual Stream create_stream() = 0;
   virtual void destroy_stream(Stream stream) noexcept = 0;
   virtual void synchronize(Stream stream) = 0;
@@ -95,7 +103,8 @@ class Device {
   virtual double time_graph_ns(Graph& graph, Stream stream) = 0;  // one replay between two events
 };
 
-// Every device that Device::open would take, for `kiln devices`; empty with a reason when there is no driver.
+// Every device that Device::open would take, for `kiln devices`; empty with a reason when there is
+// no driver.
 struct DeviceList {
   std::vector<DeviceInfo> devices;
   std::string problem;  // "" or why there are none: "libcuda.so.1 was not found (searched: ...)"

@@ -1,0 +1,38 @@
+#include "runtime/device.h"
+
+#include <charconv>
+
+#include "runtime/cuda/cuda_device.h"
+
+namespace kiln::runtime {
+namespace {
+
+constexpr std::string_view kCuda = "cuda";
+constexpr std::string_view kCudaPrefix = "cuda:";
+
+[[noreturn]] void fail_unknown(std::string_view id) {
+  fail(Status::not_found,
+       "There is no device called \"{}\". Expected \"cuda\" (the same as \"cuda:0\") or "
+       "\"cuda:N\", N counting from 0.",
+       id);
+}
+
+int cuda_ordinal(std::string_view id) {
+  if (id == kCuda) return 0;
+  if (!id.starts_with(kCudaPrefix)) fail_unknown(id);
+  const std::string_view digits = id.substr(kCudaPrefix.size());
+  int ordinal = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), ordinal);
+  if (error != std::errc() || end != digits.data() + digits.size() || ordinal < 0) fail_unknown(id);
+  return ordinal;
+}
+
+}  // namespace
+
+std::unique_ptr<Device> Device::open(std::string_view id) {
+  return cuda::open_device(cuda_ordinal(id));
+}
+
+DeviceList list_devices() { return cuda::list_devices(); }
+
+}  // namespace kiln::runtime
