@@ -1,0 +1,270 @@
+// `kiln doctor`: everything that a slow or failing start may hang on, looked at without changing
+// anything: the store and its place, NVRTC and its builtins, the driver and the devices, the
+// compile pool. A machine without a GPU is healthy: it can build, and the report says what it
+// cannot do.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <filesystem>
+
+#include "jit/compiler.h"
+#include "tools/kiln/commands.h"
+#include "tools/kiln/table.h"
+#include "tools/kiln/text.h"
+
+namespace kiln::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// --- store --------------------------------------------------------------------------------------
+
+struct StoreReport {
+  cache::StorePlace place;
+  bool exists = false;
+  bool writable = false;  // by the permissions; doctor writes nothing
+  cache::StoreInfo info;
+  std::vector<std::string> warnings;
+  std::vector<std::string> defects;
+
+  bool sound() const { return writable && warnings.empty() && defects.empty(); }
+};
+
+// The file and its folder (for WAL and lock files), or the nearest folder that exists, may be
+// written.
+bool may_write(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::exists(path, ignored) && access(path.c_str(), W_OK) != 0) return false;
+  fs::path folder = fs::absolute(path, ignored).parent_path();
+  while (!fs::exists(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
+  return fs::is_directory(folder, ignored) && access(folder.c_str(), W_OK) == 0;
+}
+
+StoreReport examine_store(const Common& common) {
+  StoreReport report;
+  report.place = store_place(common);
+  report.exists = store_file_exists(common);
+  report.writable = may_write(report.place.path);
+  cache::StoreOptions options;
+  options.path = common.db;
+  options.pack = common.pack;
+  options.mode = cache::StoreOptions::Mode::read_only;
+  if (!report.exists) options.path = ":memory:";  // a pack is still looked at
+  const std::unique_ptr<cache::Store> store = cache::Store::open(options);
+  report.defects = store->check();
+  report.warnings = store->warnings();
+  report.info = store->info();
+  return report;
+}
+
+Json store_json(const StoreReport& report) {
+  return {{"path", report.place.path},
+          {"why", report.place.why},
+          {"exists", report.exists},
+          {"writable", report.writable},
+          {"pack", report.info.pack.empty() ? Json() : Json(report.info.pack)},
+          {"schema_version", report.info.schema_version},
+          {"file_bytes", report.info.file_bytes},
+          {"wal", report.info.wal},
+          {"decisions", report.info.decisions},
+          {"binaries", report.info.binaries},
+          {"timings", report.info.timings},
+          {"warnings", report.warnings},
+          {"defects", report.defects},
+          {"sound", report.sound()}};
+}
+
+void print_store(const StoreReport& report) {
+  print(fmt::format("Store      {} ({})\n", report.place.path, report.place.why));
+  if (!report.exists) {
+    print("           not there yet; `kiln tune` or `kiln build` makes it\n");
+  } else {
+    print(fmt::format("           {} decisions, {} binaries, {} timings, {}, schema {}{}\n",
+                      report.info.decisions, report.info.binaries, report.info.timings,
+                      bytes_text(static_cast<double>(report.info.file_bytes)),
+                      report.info.schema_version, report.info.wal ? ", WAL" : ""));
+  }
+  if (!report.info.pack.empty())
+    print(fmt::format("           over the pack {}\n", report.info.pack));
+  if (!report.writable) {
+    print("           CANNOT BE WRITTEN: name another file with --db PATH or KILN_DB\n");
+  }
+  for (const std::string& warning : report.warnings)
+    print(fmt::format("           warning: {}\n", warning));
+  for (const std::string& defect : report.defects)
+    print(fmt::format("           DEFECT: {}\n", defect));
+  if (report.exists && report.sound()) print("           every row and checksum holds\n");
+}
+
+// --- compiler -----------------------------------------------------------------------------------
+
+struct CompilerReport {
+  std::string version;  // "" when there is none
+  std::string path;
+  std::string problem;
+  std::vector<int> ccs;
+  std::vector<jit::NvrtcCandidate> candidates;
+};
+
+// 13 for a driver "13.0 (580.65)"; 0 when that is not known.
+int cuda_major(const runtime::DeviceList& list) {
+  if (list.devices.empty()) return 0;
+  const std::string& driver = list.devices.front().driver;
+  int major = 0;
+  std::from_chars(driver.data(), driver.data() + driver.size(), major);
+  return major;
+}
+
+CompilerReport examine_compiler(int driver_cuda_major) {
+  CompilerReport report;
+  report.candidates = jit::nvrtc_candidates();
+  try {
+    const std::shared_ptr<jit::Compiler> compiler = jit::Compiler::load(driver_cuda_major);
+    report.version = compiler->version();
+    report.path = compiler->library_path();
+    report.ccs = compiler->supported_archs();
+  } catch (const Error& error) {
+    report.problem = error.what();
+  }
+  return report;
+}
+
+Json compiler_json(const CompilerReport& report) {
+  Json candidates = Json::array();
+  for (const jit::NvrtcCandidate& candidate : report.candidates) {
+    candidates.push_back({{"path", candidate.path},
+                          {"origin", candidate.origin},
+                          {"version", candidate.version.empty() ? Json() : Json(candidate.version)},
+                          {"usable", candidate.usable},
+                          {"chosen", candidate.path == report.path},
+                          {"why", candidate.why}});
+  }
+  Json archs = Json::array();
+  for (const int cc : report.ccs) archs.push_back(fmt::format("sm_{}", cc));
+  return {{"version", report.version.empty() ? Json() : Json(report.version)},
+          {"path", report.path.empty() ? Json() : Json(report.path)},
+          {"archs", archs},
+          {"problem", report.problem.empty() ? Json() : Json(report.problem)},
+          {"candidates", candidates}};
+}
+
+void print_compiler(const CompilerReport& report) {
+  if (report.version.empty()) {
+    print(fmt::format("NVRTC      NONE: {}\n", report.problem));
+  } else {
+    print(fmt::format("NVRTC      {} from {}\n", report.version, report.path));
+  }
+  Table table({{""}, {"VERSION"}, {"FOUND BY"}, {"LIBRARY"}, {"BUILTINS, OR WHY NOT"}});
+  for (const jit::NvrtcCandidate& candidate : report.candidates) {
+    const bool chosen = candidate.path == report.path;
+    table.add({chosen             ? "chosen"
+               : candidate.usable ? "usable"
+                                  : "no",
+               candidate.version.empty() ? "-" : candidate.version, candidate.origin,
+               candidate.path, candidate.why});
+  }
+  if (!table.empty()) print(table.text(11));
+}
+
+// --- devices ------------------------------------------------------------------------------------
+
+Json devices_json(const runtime::DeviceList& list) {
+  Json devices = Json::array();
+  for (const runtime::DeviceInfo& info : list.devices) {
+    devices.push_back({{"id", info.id},
+                       {"name", info.name},
+                       {"driver", info.driver},
+                       {"gpu", info.match.empty() ? Json() : Json(info.match)},
+                       {"gpu_class", Json::parse(gpu_class_key(info.gpu))}});
+  }
+  return {{"devices", devices}, {"problem", list.problem.empty() ? Json() : Json(list.problem)}};
+}
+
+void print_devices(const runtime::DeviceList& list) {
+  if (list.devices.empty()) print(fmt::format("Devices    none: {}\n", list.problem));
+  std::string_view label = "Devices";
+  for (const runtime::DeviceInfo& info : list.devices) {
+    print(fmt::format("{:<10} {} {} (driver {}): {}\n", label, info.id, info.name, info.driver,
+                      info.match.empty() ? "no row of the GPU table matches; described by what the "
+                                           "driver reports"
+                                         : "GPU " + info.match));
+    label = "";
+  }
+}
+
+// --- the whole ----------------------------------------------------------------------------------
+
+struct Abilities {
+  bool build = false;   // NVRTC and a store that can be written
+  bool tune = false;    // the same with a device
+  bool verify = false;  // a device and a store that can be written
+};
+
+ExitCode verdict(const StoreReport& store, const CompilerReport& compiler) {
+  if (!store.sound()) return ExitCode::store;
+  return compiler.version.empty() ? ExitCode::no_compiler : ExitCode::ok;
+}
+
+void print_abilities(const Abilities& can, bool has_device) {
+  const auto line = [](std::string_view command, bool works, std::string_view otherwise) {
+    print(fmt::format("  {:<8} {}\n", command, works ? "works" : otherwise));
+  };
+  const std::string_view lacking = has_device ? "does not work: see above" : "needs a GPU here";
+  print("\nOn this machine:\n");
+  line("build", can.build, "does not work: it needs NVRTC and a store that can be written");
+  line("tune", can.tune,
+       !has_device && can.build ? "no GPU here: ranks by the model, as build does" : lacking);
+  line("verify", can.verify, lacking);
+  line("bench", has_device, lacking);
+}
+
+ExitCode run_doctor(const Common& common) {
+  const StoreReport store = examine_store(common);
+  const runtime::DeviceList devices = runtime::list_devices();
+  const CompilerReport compiler = examine_compiler(cuda_major(devices));
+  const jit::PoolSize pool = jit::pool_size();
+
+  const bool has_device = !devices.devices.empty();
+  Abilities can;
+  can.build = !compiler.version.empty() && store.writable;
+  can.tune = can.build && has_device;
+  can.verify = has_device && store.writable;
+  const ExitCode code = verdict(store, compiler);
+
+  if (common.form() == OutputForm::json) {
+    print_json({{"version", KILN_VERSION},
+                {"healthy", code == ExitCode::ok},
+                {"exit_code", static_cast<int>(code)},
+                {"store", store_json(store)},
+                {"driver", devices_json(devices)},
+                {"compiler", compiler_json(compiler)},
+                {"pool", {{"workers", pool.workers}, {"why", pool.why}}},
+                {"can",
+                 {{"build", can.build},
+                  {"tune", can.tune},
+                  {"verify", can.verify},
+                  {"bench", has_device}}}});
+    return code;
+  }
+  print(fmt::format("Kiln       {}\n", KILN_VERSION));
+  print_store(store);
+  print_compiler(compiler);
+  print_devices(devices);
+  print(fmt::format("Compiles   {} at once ({})\n", pool.workers, pool.why));
+  print_abilities(can, has_device);
+  return code;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Common& common, Chosen& chosen) {
+  add_command(app, common, chosen, "doctor", "Check the store, NVRTC, the driver and the devices",
+              "  kiln doctor\n"
+              "  kiln doctor --json\n"
+              "Exit code 0 when this machine can build; 4 without NVRTC; 6 when the store has a "
+              "defect or\ncannot be written. A machine without a GPU is healthy.\n",
+              [&common] { return run_doctor(common); });
+}
+
+}  // namespace kiln::cli

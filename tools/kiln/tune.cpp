@@ -1,0 +1,242 @@
+// `kiln tune` and `kiln build`. Tuning needs a device; building ranks for named GPUs by the
+// analytic model and never touches the driver, so it runs anywhere. Without a device, tune does
+// what build does.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tools/kiln/commands.h"
+#include "tools/kiln/decisions.h"
+#include "tools/kiln/interrupt.h"
+#include "tools/kiln/progress.h"
+#include "tools/kiln/table.h"
+#include "tools/kiln/text.h"
+#include "tuner/tuner.h"
+
+namespace kiln::cli {
+namespace {
+
+// What `tune` on a machine without a GPU and `build` without --gpu rank for: one card of each
+// architecture.
+const std::vector<std::string> kDefaultGpus = {"a100-sxm4-80gb", "rtx-3090"};
+
+struct TuneArguments {
+  std::vector<std::string> gpus;
+  std::string device;
+  std::vector<std::string> ops;
+  std::string workload;
+  std::string budget;
+  std::string limits;
+  bool again = false;
+};
+
+enum class Verb { tune, build };
+
+// --- where it runs ------------------------------------------------------------------------------
+
+std::vector<std::string> slugs_of(const std::vector<std::string>& names) {
+  std::vector<std::string> slugs;
+  for (const std::string& name : names) {
+    const std::string& slug = resolve_gpu(name).slug;  // an alias stands for its row
+    if (std::find(slugs.begin(), slugs.end(), slug) == slugs.end()) slugs.push_back(slug);
+  }
+  return slugs;
+}
+
+void refuse_contradictions(const TuneArguments& arguments, Verb verb) {
+  if (verb == Verb::build && !arguments.device.empty()) {
+    throw Failure(ExitCode::usage, "build never uses a device.",
+                  fmt::format("To tune on it: `kiln tune --device {}`.", arguments.device));
+  }
+  if (!arguments.gpus.empty() && !arguments.device.empty()) {
+    throw Failure(
+        ExitCode::usage,
+        "--gpu names cards to rank for without a device, so it does not go with --device.",
+        "To measure on this device as another card would have to run: --limits SLUG.");
+  }
+}
+
+// "cuda:N", or "" for ranking by the model.
+std::string choose_device(const TuneArguments& arguments, Verb verb) {
+  if (verb == Verb::build) return "";
+  if (!arguments.device.empty()) return require_device(arguments.device).id;
+  if (!arguments.gpus.empty()) {
+    note(
+        "--gpu names cards to rank for; a device of this machine is not used. To tune on it, leave "
+        "--gpu out.");
+    return "";
+  }
+  const runtime::DeviceList list = runtime::list_devices();
+  if (!list.devices.empty()) return list.devices.front().id;
+  note(fmt::format("no GPU here ({}); ranking for {} instead.", list.problem,
+                   joined(kDefaultGpus, " and ")));
+  return "";
+}
+
+tuner::TuneOptions tune_options(const TuneArguments& arguments, Verb verb) {
+  refuse_contradictions(arguments, verb);
+  resolve_ops(arguments.ops);
+
+  tuner::TuneOptions options;
+  options.ops = arguments.ops;
+  const std::vector<std::string> gpus = slugs_of(arguments.gpus);
+  if (!arguments.limits.empty()) options.limits = resolve_gpu(arguments.limits).slug;
+  if (!arguments.budget.empty()) options.budget_s = parse_duration_s(arguments.budget);
+  if (!arguments.workload.empty())
+    options.workload = read_text_file(arguments.workload, "workload");
+  options.redo = arguments.again ? tuner::TuneOptions::Redo::again : tuner::TuneOptions::Redo::keep;
+  options.device = choose_device(arguments, verb);
+  if (options.device.empty()) options.gpus = gpus.empty() ? kDefaultGpus : gpus;
+  if (options.device.empty() && !options.limits.empty()) {
+    throw Failure(ExitCode::usage, "--limits is for measuring on a device, and there is none.",
+                  fmt::format("To rank for that card: `kiln build --gpu {}`.", options.limits));
+  }
+  return options;
+}
+
+// --- what came out ------------------------------------------------------------------------------
+
+void print_winners(const tuner::TuneReport& report) {
+  Table table({{"OP"},
+               {"PROBLEM"},
+               {"GPU"},
+               {"CONFIG"},
+               {"KIND"},
+               {"TIME", Align::right},
+               {"VS DEFAULT", Align::right}});
+  for (const tuner::ProblemReport& problem : report.problems) {
+    table.add({problem.problem.op, problem_text(problem.problem), problem.gpu,
+               short_json(stored_json(problem.winner)), cache::kind_name(problem.kind),
+               time_text(problem.winner_ns), ratio_text(problem.default_ns, problem.winner_ns)});
+  }
+  if (!table.empty()) print(table.text());
+}
+
+void print_rejections(const tuner::TuneReport& report) {
+  std::map<std::string, int64_t> total;
+  for (const tuner::ProblemReport& problem : report.problems) {
+    for (const auto& [reason, count] : problem.rejected) total[reason] += count;
+  }
+  std::vector<std::string> parts;
+  for (const auto& [reason, count] : total) parts.push_back(fmt::format("{} {}", count, reason));
+  if (!parts.empty()) print(fmt::format("\nRejected candidates: {}.\n", joined(parts)));
+}
+
+void print_next_steps(const tuner::TuneReport& report, const tuner::TuneOptions& options,
+                      const Common& common) {
+  if (report.problems.empty()) return;
+  const std::string db = db_argument(common);
+  const std::string& op = report.problems.front().problem.op;
+  print("\nNext:\n");
+  if (options.device.empty()) {
+    print(
+        fmt::format("  copy {} to the machine with the GPU and name it with KILN_DB, then there\n"
+                    "  kiln verify{}    prove the stored configs on its card\n",
+                    store_place(common).path, db));
+  } else {
+    print(
+        fmt::format("  kiln bench{} --op {}    times beside the ceilings of this card\n", db, op));
+  }
+  print(fmt::format("  kiln ls{}    every decision\n  kiln show {}{}    one op with its evidence\n",
+                    db, op, db));
+}
+
+// Problems that were decided before are kept; somebody who runs the command twice still gets the
+// table.
+void say_if_nothing_was_left(const tuner::TuneReport& report) {
+  if (report.problems.empty() && report.end == tuner::TuneReport::End::finished) {
+    note(
+        "nothing was left to do: every problem has its decision. `--again` decides anew, `kiln ls` "
+        "lists them.");
+  }
+}
+
+ExitCode say_how_it_ended(const tuner::TuneReport& report) {
+  switch (report.end) {
+    case tuner::TuneReport::End::finished:
+      return ExitCode::ok;
+    case tuner::TuneReport::End::budget:
+      note(
+          "the budget is spent. What was finished is stored; run the same command again to go on.");
+      return ExitCode::ok;
+    case tuner::TuneReport::End::stopped:
+      note("stopped. What was finished is stored; run the same command again to resume.");
+      return ExitCode::interrupted;
+  }
+  return ExitCode::failed;
+}
+
+ExitCode run_tune(const TuneArguments& arguments, const Common& common, Verb verb) {
+  tuner::TuneOptions options = tune_options(arguments, verb);
+  OpenStore store(common, StoreUse::write);
+  note(fmt::format("{} {}; the store is {}.", options.device.empty() ? "ranking for" : "tuning on",
+                   options.device.empty() ? joined(options.gpus, " and ") : options.device,
+                   store_place(common).path));
+
+  const InterruptGuard interrupt;
+  Progress progress;
+  options.stop = &interrupt.flag();
+  options.log = [&](const std::string& line) { progress.line(line); };
+  options.progress = [&](int done, int total, const std::string& what, double eta_s) {
+    progress.update(done, total, what, eta_s);
+  };
+  const tuner::TuneReport report = tuner::tune(*store, options);
+  progress.finish();
+
+  if (common.form() == OutputForm::json) {
+    print_json(report.json());
+  } else {
+    print_winners(report);
+    print_rejections(report);
+    print_next_steps(report, options, common);
+  }
+  say_if_nothing_was_left(report);
+  note(fmt::format("{} problems in {}.", report.problems.size(), seconds_text(report.wall_s)));
+  return say_how_it_ended(report);
+}
+
+void add_shared_options(CLI::App& command, TuneArguments& arguments) {
+  command.add_option("--gpu", arguments.gpus, "Rank for this GPU; may be repeated")
+      ->type_name("SLUG");
+  command.add_option("--device", arguments.device, "The device to tune on, for example cuda:0")
+      ->type_name("ID");
+  command.add_option("--op", arguments.ops, "Only this op; may be repeated")->type_name("NAME");
+  command
+      .add_option("--workload", arguments.workload,
+                  "JSON of ops, shapes and sizes, as for kiln_prepare (default: the model's)")
+      ->type_name("FILE");
+  command.add_option("--budget", arguments.budget, "Time to spend: 30s, 5m, 1h")->type_name("TIME");
+  command.add_option("--limits", arguments.limits, "Measure as this GPU would have to run it")
+      ->type_name("SLUG");
+  command.add_flag("--again", arguments.again, "Decide anew what has been decided before");
+}
+
+}  // namespace
+
+void add_tune(CLI::App& app, Common& common, Chosen& chosen) {
+  auto arguments = std::make_shared<TuneArguments>();
+  CLI::App* command = add_command(
+      app, common, chosen, "tune", "Measure every candidate on the GPU here and keep the winners",
+      "  kiln tune\n"
+      "  kiln tune --device cuda:1 --budget 5m\n"
+      "  kiln tune --limits rtx-3090\n"
+      "Ctrl-C ends cleanly; the same command resumes. Without a GPU it does what `kiln build` "
+      "does.\n",
+      [arguments, &common] { return run_tune(*arguments, common, Verb::tune); });
+  add_shared_options(*command, *arguments);
+}
+
+void add_build(CLI::App& app, Common& common, Chosen& chosen) {
+  auto arguments = std::make_shared<TuneArguments>();
+  CLI::App* command = add_command(
+      app, common, chosen, "build", "Without a GPU: compile, rank by the model, keep the best",
+      "  kiln build\n"
+      "  kiln build --gpu rtx-3090 --gpu a40\n"
+      "  kiln build --gpu a100-sxm4-80gb --db ship-me.db\n"
+      "The store is one file to ship; `kiln verify` proves it on the card. Never touches a "
+      "driver.\n",
+      [arguments, &common] { return run_tune(*arguments, common, Verb::build); });
+  add_shared_options(*command, *arguments);
+}
+
+}  // namespace kiln::cli

@@ -1,0 +1,98 @@
+// `kiln verify`: runs every stored config for the device's class against its oracle there.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tools/kiln/commands.h"
+#include "tools/kiln/decisions.h"
+#include "tools/kiln/progress.h"
+#include "tools/kiln/table.h"
+#include "tools/kiln/text.h"
+#include "tuner/tuner.h"
+
+namespace kiln::cli {
+namespace {
+
+struct VerifyArguments {
+  std::string device;
+  std::vector<std::string> ops;
+};
+
+Json rows_json(const std::vector<tuner::VerifyRow>& rows) {
+  Json list = Json::array();
+  for (const tuner::VerifyRow& row : rows) {
+    list.push_back({{"op", row.problem.op},
+                    {"problem", problem_json(row.problem)},
+                    {"config", stored_json(row.config)},
+                    {"passed", row.passed},
+                    {"detail", row.detail}});
+  }
+  return list;
+}
+
+void print_rows(const std::vector<tuner::VerifyRow>& rows) {
+  Table table({{"OP"}, {"PROBLEM"}, {"CONFIG"}, {"RESULT"}, {"DETAIL"}});
+  for (const tuner::VerifyRow& row : rows) {
+    table.add({row.problem.op, problem_text(row.problem), short_json(stored_json(row.config)),
+               row.passed ? "passed" : "FAILED", row.detail});
+  }
+  if (!table.empty()) print(table.text());
+}
+
+ExitCode run_verify(const VerifyArguments& arguments, const Common& common) {
+  resolve_ops(arguments.ops);
+  const runtime::DeviceInfo device = require_device(arguments.device);
+  OpenStore store(common, StoreUse::write);
+
+  tuner::VerifyOptions options;
+  options.device = device.id;
+  options.ops = arguments.ops;
+  Progress progress;
+  options.log = [&](const std::string& line) { progress.line(line); };
+  const std::vector<tuner::VerifyRow> rows = tuner::verify(*store, options);
+  progress.finish();
+
+  if (common.form() == OutputForm::json) {
+    print_json(rows_json(rows));
+  } else {
+    print_rows(rows);
+  }
+  if (rows.empty()) {
+    throw Failure(ExitCode::failed,
+                  fmt::format("nothing to verify: {} has no decision for {} ({}).",
+                              store_place(common).path, device.id, device.name),
+                  "`kiln tune` makes them here, `kiln build --gpu SLUG` elsewhere; `kiln ls` shows "
+                  "which GPUs the store knows.");
+  }
+  const auto failed = std::count_if(rows.begin(), rows.end(),
+                                    [](const tuner::VerifyRow& row) { return !row.passed; });
+  if (failed > 0) {
+    throw Failure(ExitCode::not_verified,
+                  fmt::format("{} of {} stored configs failed on {} ({}).", failed, rows.size(),
+                              device.id, device.name),
+                  fmt::format("Those are no longer served; the default is. `kiln tune{} --again` "
+                              "decides anew.",
+                              db_argument(common)));
+  }
+  note(fmt::format("{} of {} stored configs passed on {} ({}).", rows.size(), rows.size(),
+                   device.id, device.name));
+  return ExitCode::ok;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, Common& common, Chosen& chosen) {
+  auto arguments = std::make_shared<VerifyArguments>();
+  CLI::App* command = add_command(
+      app, common, chosen, "verify", "Prove the stored configs against their oracles on a device",
+      "  kiln verify\n"
+      "  kiln verify --device cuda:1\n"
+      "  kiln verify --db shipped.db --json\n"
+      "Exit code 0 when all pass, 5 when one fails, 3 without a device.\n",
+      [arguments, &common] { return run_verify(*arguments, common); });
+  command->add_option("--device", arguments->device, "The device (default: cuda:0)")
+      ->type_name("ID");
+  command->add_option("--op", arguments->ops, "Only this op; may be repeated")->type_name("NAME");
+}
+
+}  // namespace kiln::cli
