@@ -1,8 +1,10 @@
 // Inputs, truth and oracle of combine_topk_swa.
+//
 // Knobs of a case: padded_rows (rows after the last request), first_row (query_start_loc[0]),
 // uneven (1: random request sizes, some 0), prefix_low, prefix_high (context before the chunk),
-// replay (window rows taken from the front of what is gathered), invalid_topk (one in so many top-k
-// values is out of range; 0: none), zero_lengths (1: seq_lens and gather_lens are 0).
+// query_<b> and prefix_<b> (of one request, given), replay (window rows taken from the front of
+// what is gathered), invalid_topk (one in so many top-k values is out of range; 0: none),
+// zero_lengths (1: seq_lens and gather_lens are 0).
 #include <algorithm>
 #include <vector>
 
@@ -35,10 +37,17 @@ Batch make_batch(int64_t num_tokens, int64_t num_requests, const NamedInts& knob
   std::sort(batch.first_row.begin(), batch.first_row.end());
   if (num_requests > 0) batch.first_row.push_back(real_rows);
   for (int64_t b = 0; b < num_requests; ++b) {
+    const std::string given = fmt::format("query_{}", b);
+    const size_t first = static_cast<size_t>(b);
+    if (knobs.contains(given)) batch.first_row[first + 1] = batch.first_row[first] + knobs[given];
+  }
+  for (int64_t b = 0; b < num_requests; ++b) {
     const int64_t query =
         batch.first_row[static_cast<size_t>(b) + 1] - batch.first_row[static_cast<size_t>(b)];
-    const int64_t prefix = counter_range(seed, kPrefix, static_cast<uint64_t>(b),
-                                         knobs.get("prefix_low", 0), knobs.get("prefix_high", 0));
+    const int64_t drawn_prefix =
+        counter_range(seed, kPrefix, static_cast<uint64_t>(b), knobs.get("prefix_low", 0),
+                      knobs.get("prefix_high", 0));
+    const int64_t prefix = knobs.get(fmt::format("prefix_{}", b), drawn_prefix);
     const bool zero = knobs.get("zero_lengths", 0) != 0;
     const int64_t gathered =
         std::max<int64_t>(query + std::min<int64_t>(prefix, 127) - knobs.get("replay", 0),
@@ -113,6 +122,8 @@ Case measured_case(const Sizes& fixed_sizes, const Sizes& bucket) {
 
 std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   std::vector<Case> cases;
+  cases.push_back(make_case("worked example of B15.2", fixed_sizes, 8, 2,
+                            {{"prefix_0", 200}, {"query_0", 3}, {"prefix_1", 0}, {"query_1", 5}}));
   cases.push_back(make_case("several requests, some empty", fixed_sizes, 97, 9,
                             {{"uneven", 1},
                              {"prefix_low", 0},

@@ -1,4 +1,4 @@
-// Loads and stores with cache hints. `stream` loads are read once: they skip L1 and go through the read-only path.
+// Wide loads and stores. `stream` loads are read once: they skip L1 and go through the read-only path.
 #pragma once
 
 #include "templates/common/types.cuh"
@@ -29,15 +29,8 @@ __device__ __forceinline__ uint4 load_stream_16(const u8* p) {
   return value;
 }
 
-enum class StoreHint { keep, stream };  // keep: the next kernel reads it; stream: evict first
-
-template <StoreHint hint>
+// Write-back: the next kernel reads what this one writes.
 __device__ __forceinline__ void store_16(void* p, uint4 value) {
-  if constexpr (hint == StoreHint::stream) {
-    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
-                 : "memory");
-  } else {
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
-                 : "memory");
-  }
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
 }

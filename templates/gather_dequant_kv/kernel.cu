@@ -6,7 +6,7 @@
 // the rows, then decode, then store. Per row a lane holds two groups of 8 elements, at 8 * lane and at 256 + 8 * lane, so that every
 // store instruction of the warp writes 512 consecutive bytes.
 #include "kiln_args.h"
-#include "kiln_constants.h"  // format, threads, rows_per_warp, stream_stores
+#include "kiln_constants.h"  // format, threads, rows_per_warp
 #include "templates/common/decode.cuh"
 #include "templates/common/memory.cuh"
 #include "templates/common/types.cuh"
@@ -15,7 +15,6 @@
 constexpr int warps_per_cta = threads / warp_lanes;
 constexpr int rows_per_cta = warps_per_cta * rows_per_warp;
 constexpr i64 no_entry = -1;
-constexpr StoreHint store_hint = stream_stores ? StoreHint::stream : StoreHint::keep;
 
 struct Request {
   i64 index;  // b
@@ -75,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(threads) gather_dequant_kv(const __
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint4 values = exists[u] ? decode_half(raw[u], half, lane) : uint4{0, 0, 0, 0};
-        store_16<store_hint>(out_row + half * 256 + lane * 8, values);
+        store_16(out_row + half * 256 + lane * 8, values);
       }
     }
   }

@@ -1,9 +1,11 @@
 // Inputs, truth and oracle of gather_dequant_kv.
 // Source values are counter-based per physical slot; fill() places them by the writer's formula of
-// ops.md B8, expected() decodes the source values themselves and never looks at a cache. Knobs of a
-// case: any_byte (1: codes and scales of all 256 values; 0: only what a writer stores), lens_low,
-// lens_high (lens[b]; both left out: max_rows), gather_low, gather_high and gather_beyond_length
-// (gather_lens[b], where it is given), bad_pages (one in so many table entries is out of range),
+// ops.md B8, expected() decodes the source values themselves and never looks at a cache.
+//
+// Knobs of a case: values (0: what a writer stores; 1: any byte; 2: every pair of a code and a
+// scale in the first 192 slots), lens_low, lens_high (lens[b]; both left out: max_rows), lens_<b>,
+// gather_<b> (of one request, given), gather_low, gather_high, gather_beyond_length
+// (gather_lens[b], where there is one), bad_pages (one in so many table entries is out of range),
 // page_spacing (distance of the pages in use).
 #include <algorithm>
 #include <cmath>
@@ -23,49 +25,77 @@ namespace {
 enum Stream : uint64_t { kLens, kGather, kCodes, kScales, kBf16, kBadPage, kBadPageValue };
 enum Format : int64_t { kF1 = 1, kF2 = 2, kF3 = 3, kF4 = 4 };
 
-// ---- source values
-// --------------------------------------------------------------------------------------------------------------
+// ---- source values ----
 
-uint8_t source_byte(const Case& c, Stream stream, int64_t slot, int64_t index) {
-  const uint64_t word = counter_bits(c.seed, stream, static_cast<uint64_t>(slot * 64 + index / 8));
-  return static_cast<uint8_t>(word >> (8 * (index % 8)));
-}
+enum class Values : int64_t { writer = 0, any_byte = 1, all_pairs = 2 };
 
-uint8_t e4m3_code(const Case& c, int64_t slot, int64_t element) {
-  const uint8_t byte = source_byte(c, kCodes, slot, element);
-  const bool is_nan = (byte & 0x7f) == 0x7f;
-  return c.knobs.get("any_byte", 0) == 0 && is_nan ? static_cast<uint8_t>(byte ^ 1) : byte;
-}
+// What the slots of a cache hold, before any layout.
+class Source {
+ public:
+  explicit Source(const Case& c)
+      : seed_(c.seed), values_(static_cast<Values>(c.knobs.get("values", 0))) {}
 
-uint8_t e2m1_code(const Case& c, int64_t slot, int64_t element) {
-  const uint8_t byte = source_byte(c, kCodes, slot, element / 2);
-  return element % 2 == 0 ? byte & 15 : byte >> 4;
-}
+  // F1 has 16 groups of 32 elements, F3 has 7 of 64 before its bf16 tail.
+  uint8_t f1_code(int64_t slot, int64_t element) const { return e4m3_code(slot, element, 16, 32); }
+  uint8_t f1_scale(int64_t slot, int64_t group) const { return ue8m0_scale(slot, group, 16, 32); }
+  uint8_t f3_code(int64_t slot, int64_t element) const { return e4m3_code(slot, element, 7, 64); }
+  uint8_t f3_scale(int64_t slot, int64_t group) const { return ue8m0_scale(slot, group, 7, 64); }
 
-uint8_t ue8m0_scale(const Case& c, int64_t slot, int64_t group) {
-  const uint8_t byte = source_byte(c, kScales, slot, group);
-  return c.knobs.get("any_byte", 0) != 0 ? byte
-                                         : static_cast<uint8_t>(105 + byte % 143);  // 105..247 (B4)
-}
+  uint8_t e2m1_code(int64_t slot, int64_t element) const {
+    if (values_ == Values::all_pairs) return static_cast<uint8_t>(element % 16);
+    const uint8_t byte = drawn_byte(kCodes, slot, element / 2);
+    return element % 2 == 0 ? byte & 15 : byte >> 4;
+  }
 
-uint8_t e4m3_scale(const Case& c, int64_t slot, int64_t group) {
-  const uint8_t byte = source_byte(c, kScales, slot, group);
-  return c.knobs.get("any_byte", 0) != 0 ? byte
-                                         : static_cast<uint8_t>(1 + byte % 126);  // 0x01..0x7e (B4)
-}
+  uint8_t e4m3_scale(int64_t slot, int64_t group) const {
+    if (values_ == Values::all_pairs) return static_cast<uint8_t>(slot * 32 + group);
+    const uint8_t byte = drawn_byte(kScales, slot, group);
+    return values_ == Values::any_byte ? byte : static_cast<uint8_t>(1 + byte % 126);  // B4
+  }
 
-uint16_t bf16_value(const Case& c, int64_t slot, int64_t element) {
-  const auto bits = static_cast<uint16_t>(
-      counter_bits(c.seed, kBf16, static_cast<uint64_t>(slot * 512 + element)));
-  const bool special = (bits & 0x7f80) == 0x7f80;
-  return c.knobs.get("any_byte", 0) == 0 && special ? static_cast<uint16_t>(bits & 0xbfff) : bits;
-}
+  uint16_t bf16(int64_t slot, int64_t element) const {
+    if (values_ == Values::all_pairs) return static_cast<uint16_t>(slot * 512 + element);
+    const uint64_t word =
+        counter_bits(seed_, kBf16, static_cast<uint64_t>(slot * 128 + element / 4));
+    const auto bits = static_cast<uint16_t>(word >> (16 * (element % 4)));
+    const bool special = (bits & 0x7f80) == 0x7f80;
+    return values_ == Values::writer && special ? static_cast<uint16_t>(bits & 0xbfff) : bits;
+  }
 
-// ---- layout: where the writer puts them
-// -----------------------------------------------------------------------------------------------
+ private:
+  uint8_t e4m3_code(int64_t slot, int64_t element, int64_t groups, int64_t group_elements) const {
+    if (values_ == Values::all_pairs) {
+      const int64_t blocks = 256 / group_elements;  // groups that it takes to hold all codes once
+      const int64_t unit = slot * groups + element / group_elements;
+      return static_cast<uint8_t>(unit % blocks * group_elements + element % group_elements);
+    }
+    const uint8_t byte = drawn_byte(kCodes, slot, element);
+    const bool is_nan = (byte & 0x7f) == 0x7f;
+    return values_ == Values::writer && is_nan ? static_cast<uint8_t>(byte ^ 1) : byte;
+  }
+
+  uint8_t ue8m0_scale(int64_t slot, int64_t group, int64_t groups, int64_t group_elements) const {
+    if (values_ == Values::all_pairs) {
+      return static_cast<uint8_t>((slot * groups + group) / (256 / group_elements));
+    }
+    const uint8_t byte = drawn_byte(kScales, slot, group);
+    return values_ == Values::any_byte ? byte : static_cast<uint8_t>(105 + byte % 143);  // B4
+  }
+
+  uint8_t drawn_byte(Stream stream, int64_t slot, int64_t index) const {
+    const uint64_t word = counter_bits(seed_, stream, static_cast<uint64_t>(slot * 64 + index / 8));
+    return static_cast<uint8_t>(word >> (8 * (index % 8)));
+  }
+
+  uint64_t seed_;
+  Values values_;
+};
+
+// ---- layout: where the writer puts them ----
 
 void fill_page(const Case& c, int64_t page, std::span<uint8_t> bytes) {
   const int64_t page_size = c.sizes["page_size"];
+  const Source source(c);
   const auto put_bf16 = [&](int64_t at, uint16_t value) {
     std::memcpy(&bytes[static_cast<size_t>(at)], &value, 2);
   };
@@ -74,25 +104,27 @@ void fill_page(const Case& c, int64_t page, std::span<uint8_t> bytes) {
     const int64_t slot = page * page_size + r;
     switch (c.sizes["format"]) {
       case kF1:
-        for (int64_t e = 0; e < 512; ++e) put(r * 512 + e, e4m3_code(c, slot, e));
-        for (int64_t g = 0; g < 16; ++g) put(page_size * 512 + r * 16 + g, ue8m0_scale(c, slot, g));
+        for (int64_t e = 0; e < 512; ++e) put(r * 512 + e, source.f1_code(slot, e));
+        for (int64_t g = 0; g < 16; ++g)
+          put(page_size * 512 + r * 16 + g, source.f1_scale(slot, g));
         break;
       case kF2:
         for (int64_t e = 0; e < 512; e += 2) {
           put(r * 256 + e / 2,
-              static_cast<uint8_t>(e2m1_code(c, slot, e) | e2m1_code(c, slot, e + 1) << 4));
+              static_cast<uint8_t>(source.e2m1_code(slot, e) | source.e2m1_code(slot, e + 1) << 4));
         }
-        for (int64_t g = 0; g < 32; ++g) put(page_size * 256 + r * 32 + g, e4m3_scale(c, slot, g));
+        for (int64_t g = 0; g < 32; ++g)
+          put(page_size * 256 + r * 32 + g, source.e4m3_scale(slot, g));
         break;
       case kF3:
-        for (int64_t e = 0; e < 448; ++e) put(r * 576 + e, e4m3_code(c, slot, e));
+        for (int64_t e = 0; e < 448; ++e) put(r * 576 + e, source.f3_code(slot, e));
         for (int64_t e = 448; e < 512; ++e)
-          put_bf16(r * 576 + 448 + 2 * (e - 448), bf16_value(c, slot, e));
-        for (int64_t g = 0; g < 7; ++g) put(page_size * 576 + r * 8 + g, ue8m0_scale(c, slot, g));
+          put_bf16(r * 576 + 448 + 2 * (e - 448), source.bf16(slot, e));
+        for (int64_t g = 0; g < 7; ++g) put(page_size * 576 + r * 8 + g, source.f3_scale(slot, g));
         put(page_size * 576 + r * 8 + 7, 0);
         break;
       case kF4:
-        for (int64_t e = 0; e < 512; ++e) put_bf16(r * 1024 + 2 * e, bf16_value(c, slot, e));
+        for (int64_t e = 0; e < 512; ++e) put_bf16(r * 1024 + 2 * e, source.bf16(slot, e));
         break;
       default:
         fail(Status::internal, "gather_dequant_kv: unknown format {}", c.sizes["format"]);
@@ -100,8 +132,7 @@ void fill_page(const Case& c, int64_t page, std::span<uint8_t> bytes) {
   }
 }
 
-// ---- truth
-// ----------------------------------------------------------------------------------------------------------------------
+// ---- truth ----
 
 double e4m3_double(uint8_t code) {
   const int exponent = (code >> 3) & 15;
@@ -139,27 +170,29 @@ double round_to_bf16(double value) {
 }
 
 double element_value(const Case& c, int64_t slot, int64_t e) {
+  const Source source(c);
   switch (c.sizes["format"]) {
     case kF1:
-      return round_to_bf16(e4m3_double(e4m3_code(c, slot, e)) *
-                           ue8m0_double(ue8m0_scale(c, slot, e / 32)));
+      return round_to_bf16(e4m3_double(source.f1_code(slot, e)) *
+                           ue8m0_double(source.f1_scale(slot, e / 32)));
     case kF2:
-      return round_to_bf16(e2m1_double(e2m1_code(c, slot, e)) *
-                           e4m3_double(e4m3_scale(c, slot, e / 16)));
+      return round_to_bf16(e2m1_double(source.e2m1_code(slot, e)) *
+                           e4m3_double(source.e4m3_scale(slot, e / 16)));
     case kF3:
-      if (e >= 448) return bf16_double(bf16_value(c, slot, e));
-      return round_to_bf16(e4m3_double(e4m3_code(c, slot, e)) *
-                           ue8m0_double(ue8m0_scale(c, slot, e / 64)));
+      if (e >= 448) return bf16_double(source.bf16(slot, e));
+      return round_to_bf16(e4m3_double(source.f3_code(slot, e)) *
+                           ue8m0_double(source.f3_scale(slot, e / 64)));
     case kF4:
-      return bf16_double(bf16_value(c, slot, e));
+      return bf16_double(source.bf16(slot, e));
   }
   fail(Status::internal, "gather_dequant_kv: unknown format {}", c.sizes["format"]);
 }
 
-// ---- lengths and tables
-// -------------------------------------------------------------------------------------------------------------
+// ---- lengths and tables ----
 
 int64_t length_of(const Case& c, int64_t b) {
+  const std::string given = fmt::format("lens_{}", b);
+  if (c.knobs.contains(given)) return c.knobs[given];
   if (!c.knobs.contains("lens_high")) return c.sizes["M"];
   return counter_range(c.seed, kLens, static_cast<uint64_t>(b), c.knobs.get("lens_low", 0),
                        c.knobs["lens_high"]);
@@ -168,6 +201,8 @@ int64_t length_of(const Case& c, int64_t b) {
 int64_t gathered_of(const Case& c, int64_t b) {
   const int64_t length = length_of(c, b);
   if (!c.has("gather_lens")) return length;
+  const std::string given = fmt::format("gather_{}", b);
+  if (c.knobs.contains(given)) return c.knobs[given];
   const int64_t drawn =
       counter_range(c.seed, kGather, static_cast<uint64_t>(b), c.knobs.get("gather_low", 0),
                     c.knobs.get("gather_high", 130));
@@ -197,8 +232,7 @@ int64_t table_entry(const Case& c, int64_t b, int64_t column) {
   return page_of(c, b, column);
 }
 
-// ---- cases
-// ----------------------------------------------------------------------------------------------------------------------
+// ---- cases ----
 
 struct CaseSizes {
   int64_t requests = 1;
@@ -232,9 +266,18 @@ Case measured_case(const Sizes& fixed_sizes, const Sizes& bucket) {
 
 std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   std::vector<Case> cases;
+  cases.push_back(make_case("every pair of code and scale", fixed_sizes,
+                            {.requests = 1, .max_rows = 192}, {{"values", 2}, {"page_spacing", 1}},
+                            WithGather::no, 1));
+  cases.push_back(make_case("worked example of B15.1, compressed", fixed_sizes,
+                            {.requests = 2, .max_rows = 231}, {{"lens_0", 101}, {"lens_1", 2}},
+                            WithGather::no, 1));
+  cases.push_back(make_case(
+      "worked example of B15.1, window", fixed_sizes,
+      {.requests = 2, .max_rows = 130, .offset = 101, .page_size = 32, .table_rows = 203},
+      {{"lens_0", 203}, {"lens_1", 5}, {"gather_0", 130}, {"gather_1", 5}}, WithGather::yes, 1));
   cases.push_back(make_case("every code and scale byte", fixed_sizes,
-                            {.requests = 2, .max_rows = 300}, {{"any_byte", 1}}, WithGather::no,
-                            1));
+                            {.requests = 2, .max_rows = 300}, {{"values", 1}}, WithGather::no, 1));
   cases.push_back(make_case(
       "window after an offset", fixed_sizes,
       {.requests = 5, .max_rows = 131, .offset = 101, .page_size = 32, .table_rows = 1000},

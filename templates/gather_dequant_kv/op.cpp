@@ -52,7 +52,6 @@ Space space(const Sizes&, const Gpu&) {
       {"max_ctas_per_request",
        {1024, kNoCap},
        "beyond it a CTA takes several tiles of its request"},
-      {"store_hint", {0, 1}, "0: keep the workspace in L2; 1: evict it first"},
   };
   space.rules = {
       {"more than 32 rows per CTA leave short requests on few SMs",
@@ -63,9 +62,12 @@ Space space(const Sizes&, const Gpu&) {
   return space;
 }
 
-Config default_config(const Sizes&) {
-  return {
-      {"threads", 128}, {"rows_per_warp", 4}, {"max_ctas_per_request", kNoCap}, {"store_hint", 0}};
+// One row per warp where a row takes the most loads (F3), else two: enough bytes in flight without
+// leaving SMs idle at small sizes.
+Config default_config(const Sizes& s) {
+  return {{"threads", 128},
+          {"rows_per_warp", s["format"] == kF3 ? 1 : 2},
+          {"max_ctas_per_request", kNoCap}};
 }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
@@ -74,7 +76,6 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
       {"format", "int", std::to_string(s["format"])},
       {"threads", "int", std::to_string(c["threads"])},
       {"rows_per_warp", "int", std::to_string(c["rows_per_warp"])},
-      {"stream_stores", "bool", c["store_hint"] != 0 ? "true" : "false"},
   };
   const int64_t rows_per_cta = c["threads"] / 32 * c["rows_per_warp"];
   kernel.grid_x = {
