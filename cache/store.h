@@ -1,8 +1,10 @@
 // The store: decisions, evidence and binaries in one SQLite file over a read-only pack.
-// A read falls through from the writable file to the pack; a write goes to the top. Nothing above this header writes SQL.
+// A read falls through from the writable file to the pack; a write goes to the top. Nothing above
+// this header writes SQL.
 //
-// A store that cannot be used is a miss, never an error: open() always returns a store, in the worst case an empty one in memory,
-// and says why in warnings(). Corruption is quarantined beside the file. Explicit operations (export, verify a file) may fail.
+// A store that cannot be used is a miss, never an error: open() always returns a store, in the
+// worst case an empty one in memory, and says why in warnings(). Corruption is quarantined beside
+// the file. Explicit operations (export, verify a file) may fail.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +23,16 @@ namespace kiln::cache {
 inline constexpr int kSchemaVersion = 1;
 
 // Stored as numbers, best first. Never renumber.
-enum class DecisionKind : int32_t { pinned = 1, measured = 2, borrowed = 3, predicted = 4, fallback = 5 };
+enum class DecisionKind : int32_t {
+  pinned = 1,
+  measured = 2,
+  borrowed = 3,
+  predicted = 4,
+  fallback = 5
+};
 enum class Verified : int32_t { none = 0, simulator = 1, device = 2 };
-const char* kind_name(DecisionKind kind);       // "pinned", ..., "default"
-const char* verified_name(Verified verified);   // "none", "simulator", "device"
+const char* kind_name(DecisionKind kind);      // "pinned", ..., "default"
+const char* verified_name(Verified verified);  // "none", "simulator", "device"
 
 // op + version + static shape + bucket of the dynamic sizes; shape and bucket are canonical JSON.
 struct Problem {
@@ -35,14 +43,15 @@ struct Problem {
   auto operator<=>(const Problem&) const = default;
 };
 
-// What a config means on an arch: the kernels that a call launches, in order, each a binary of this store.
+// What a config means on an arch: the kernels that a call launches, in order, each a binary of this
+// store.
 struct PlanRecord {
-  Hash128 id;               // op, version, shape, config, arch, binaries
+  Hash128 id;  // op, version, shape, config, arch, binaries
   std::string op;
   int op_version = 0;
   std::string shape;
-  std::string config;       // canonical JSON
-  std::string arch;         // "sm_86"
+  std::string config;  // canonical JSON
+  std::string arch;    // "sm_86"
   std::string reduction_signature;
   std::string packed_layout;  // "" when weights are taken as the checkpoint has them
   struct Kernel {
@@ -60,38 +69,38 @@ struct Verification {
   Problem problem;
   Verified by = Verified::none;
   bool passed = false;
-  std::string detail;        // cases run, or the first mismatch
-  std::string tolerance;     // "bit-exact", or the bound that was checked
-  double worst_error = 0;    // in units of the tolerance; 0 when bit-exact
-  std::string device;        // name and driver of the card, or "simulator"
+  std::string detail;      // cases run, or the first mismatch
+  std::string tolerance;   // "bit-exact", or the bound that was checked
+  double worst_error = 0;  // in units of the tolerance; 0 when bit-exact
+  std::string device;      // name and driver of the card, or "simulator"
 };
 
 // Evidence of a plan on a problem and a GPU class: how fast it is.
 struct Timing {
   Hash128 plan;
   Problem problem;
-  std::string gpu_class;     // gpu_class_key()
-  double time_ns = 0;        // median
-  double spread_ns = 0;      // half of the 10 to 90 percentile range
+  std::string gpu_class;  // gpu_class_key()
+  double time_ns = 0;     // median
+  double spread_ns = 0;   // half of the 10 to 90 percentile range
   int rounds = 0;
-  std::string method;        // "graph replay, cold, interleaved"; "model" for a predicted time
-  std::string limits;        // slug of --limits, or ""
-  std::string device;        // card, driver, clocks: evidence, not identity
+  std::string method;  // "graph replay, cold, interleaved"; "model" for a predicted time
+  std::string limits;  // slug of --limits, or ""
+  std::string device;  // card, driver, clocks: evidence, not identity
 };
 
 // This problem on this GPU class uses this config.
 struct Decision {
   Problem problem;
   std::string gpu_class;
-  std::string gpu_label;     // slug, for people
-  std::string config;        // canonical JSON
+  std::string gpu_label;  // slug, for people
+  std::string config;     // canonical JSON
   Hash128 plan;
   DecisionKind kind = DecisionKind::fallback;
-  std::string reason;        // why this one: "12 % faster than the default", "within noise of the default", ...
+  std::string reason;  // "12 % faster than the default", "within noise of the default", ...
   std::vector<std::string> tie_group;  // configs within the noise, this one included
-  double time_ns = 0;        // 0: not known
+  double time_ns = 0;                  // 0: not known
   double default_time_ns = 0;
-  int64_t decided_at = 0;    // unix seconds
+  int64_t decided_at = 0;  // unix seconds
 };
 
 // A candidate that did not make it, kept with its reason so that it is not tried again.
@@ -99,8 +108,8 @@ struct Rejection {
   Problem problem;
   std::string gpu_class;
   std::string config;
-  std::string stage;         // "resources", "compile", "verify", "measure"
-  std::string reason;        // "wrong", "trap", "timeout", "registers", ...
+  std::string stage;   // "resources", "compile", "verify", "measure"
+  std::string reason;  // "wrong", "trap", "timeout", "registers", ...
   std::string detail;
 };
 
@@ -117,62 +126,97 @@ struct TuningResult {
 struct DecisionRow {
   Decision decision;
   Verified verified = Verified::none;
-  std::string layer;         // path of the file it came from
+  std::string layer;  // path of the file it came from
+};
+
+// One binary of the store, without its bytes.
+struct BinaryRow {
+  Hash128 key;
+  std::string op;  // of the first plan that launches it, "" without one
+  std::string arch;
+  std::string entry;
+  jit::BinaryKind kind = jit::BinaryKind::cubin;
+  int registers = 0;
+  int64_t spill_bytes = 0;   // stores and loads
+  int64_t image_bytes = 0;   // as loaded
+  int64_t stored_bytes = 0;  // compressed
+  std::string layer;         // path of the file it is in
 };
 
 struct StoreInfo {
-  std::string path;          // writable file, or ":memory:"
-  std::string pack;          // read-only file, or ""
+  std::string path;  // writable file, or ":memory:"
+  std::string pack;  // read-only file, or ""
   bool writable = false;
   bool wal = false;
   int schema_version = kSchemaVersion;
   int64_t file_bytes = 0;
-  int64_t decisions = 0;
+  int64_t decisions = 0;  // counts are over all layers
   int64_t binaries = 0;
   int64_t timings = 0;
 };
 
 struct StoreOptions {
-  std::string path;          // "" : KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db, else ~/.cache/kiln/kiln.db; ":memory:" is legal
-  std::string pack;          // "" : KILN_PACK, else none
+  std::string path;  // "" : KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db, else ~/.cache/kiln/kiln.db;
+                     // ":memory:" is legal
+  std::string pack;  // "" : KILN_PACK, else none
   enum class Mode { read_write, read_only } mode = Mode::read_write;
 };
 
-// Thread-safe. Close (destroy) before fork.
+// Thread-safe. Close (destroy) before fork. Opening one path several times in a process is fine:
+// the stores share a connection, and nothing else in the process may open the file meanwhile.
 class Store {
  public:
   static std::unique_ptr<Store> open(const StoreOptions& options);
   virtual ~Store() = default;
 
   virtual StoreInfo info() = 0;
-  virtual std::vector<std::string> warnings() = 0;  // what went wrong at open or since, one clear sentence each
+  virtual std::vector<std::string>
+  warnings() = 0;  // what went wrong at open or since, one clear sentence each
 
   // Decisions. The best kind wins across layers, then the newer one.
-  virtual std::optional<DecisionRow> find_decision(const Problem& problem, std::string_view gpu_class) = 0;
-  virtual std::vector<DecisionRow> list_decisions() = 0;
+  virtual std::optional<DecisionRow> find_decision(const Problem& problem,
+                                                   std::string_view gpu_class) = 0;
+  virtual std::vector<DecisionRow>
+  list_decisions() = 0;                         // the winner of each problem and GPU class
+  virtual std::vector<Problem> problems() = 0;  // every problem that anything is known about
 
   // Plans and binaries. A blob whose checksum does not hold is a miss and leaves a warning.
   virtual std::optional<PlanRecord> find_plan(const Hash128& id) = 0;
   virtual std::optional<jit::Binary> find_binary(const Hash128& key) = 0;
   virtual bool has_binary(const Hash128& key) = 0;
+  virtual std::vector<BinaryRow> list_binaries() = 0;
 
   // Evidence.
   virtual std::vector<Verification> verifications(const Problem& problem) = 0;
   virtual std::vector<Timing> timings(const Problem& problem, std::string_view gpu_class) = 0;
   virtual std::vector<Rejection> rejections(const Problem& problem, std::string_view gpu_class) = 0;
 
-  // Writes. On a store that cannot be written they leave one warning and return false.
+  // Writes, each in one transaction. On a store that cannot be written, and for a record that
+  // contradicts the store (a plan of a binary that is nowhere, a shape that is not JSON), they
+  // leave one warning, return false and have changed nothing. Decisions of different kinds stand
+  // side by side, so a worse one never replaces a better one; of one kind the newer stays.
   virtual bool put(const TuningResult& result) = 0;
   virtual bool put_binary(const jit::Binary& binary) = 0;
-  virtual bool put_plan(const PlanRecord& plan) = 0;            // its binaries must be there
+  virtual bool put_plan(const PlanRecord& plan) = 0;  // its binaries must be there
   virtual bool put_verification(const Verification& verification) = 0;
-  virtual bool forget(const Problem& problem, std::string_view gpu_class) = 0;  // drops the decision in the writable file
+  virtual bool put_timing(const Timing& timing) = 0;
+  virtual bool put_rejections(const std::vector<Rejection>& rejections) = 0;
+  virtual bool forget(const Problem& problem,
+                      std::string_view gpu_class) = 0;  // drops the decisions in the writable file
+  // Drops the decisions in the writable file and hides those of the packs below it.
+  virtual bool hide(const Problem& problem, std::string_view gpu_class,
+                    std::string_view reason) = 0;
+
+  // Writes the writable file's contents as a new read-only pack. Fails with store_error: there is
+  // such a file, or it cannot be made.
+  virtual void make_pack(const std::string& path) = 0;
 
   // Checks every row and blob of both layers; returns one sentence per defect.
   virtual std::vector<std::string> check() = 0;
 };
 
-// Where the writable file goes when nobody says, and what led there: "from KILN_DB", "from XDG_CACHE_HOME", ...
+// Where the writable file goes when nobody says, and what led there: "from KILN_DB", "from
+// XDG_CACHE_HOME", ...
 struct StorePlace {
   std::string path;
   std::string why;

@@ -1,0 +1,25 @@
+// Looks for defects in one store file. Reads everything, so it is for explicit checks, not for
+// opening.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cache/sqlite.h"
+#include "jit/base/hash.h"
+
+namespace kiln::cache {
+
+// One sentence for each defect, each naming `path`. May throw SqliteError when the file is beyond
+// checking.
+std::vector<std::string> check_file(Database& database, const std::string& path);
+
+// Plans and binaries that rows of this file name.
+struct Reference {
+  Hash128 target;
+  std::string from;  // "plan 0123...", "the measured decision for ..."
+};
+std::vector<Reference> referenced_plans(Database& database);
+std::vector<Reference> referenced_binaries(Database& database);
+
+}  // namespace kiln::cache

@@ -1,0 +1,275 @@
+#include "cache/files.h"
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace kiln::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr auto kLockDeadline = std::chrono::seconds(5);
+constexpr auto kLockRetry = std::chrono::milliseconds(10);
+constexpr std::string_view kSqliteMagic("SQLite format 3\0", 16);
+
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  Descriptor(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  int get() const { return value_; }
+
+ private:
+  int value_;
+};
+
+FileId id_of(const struct stat& status) { return {status.st_dev, status.st_ino}; }
+
+int32_t big_endian(const unsigned char* bytes) {
+  return static_cast<int32_t>(uint32_t{bytes[0]} << 24 | uint32_t{bytes[1]} << 16 |
+                              uint32_t{bytes[2]} << 8 | uint32_t{bytes[3]});
+}
+
+// The two bytes of a SQLite header that say how the file is written and read: 1 rollback journal, 2
+// write-ahead log.
+bool is_known_version(unsigned char byte) { return byte == 1 || byte == 2; }
+
+std::string parent_of(const std::string& path) {
+  const std::string parent = fs::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+std::string damaged_note(const FileId& id) {
+  return fmt::format("damaged {} {}\n", id.device, id.inode);
+}
+
+std::string lock_path(const std::string& store_path) { return store_path + ".lock"; }
+
+}  // namespace
+
+std::optional<FileId> file_id(const std::string& path) {
+  struct stat status;
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  return id_of(status);
+}
+
+FileStamp file_stamp(const std::string& path) {
+  struct stat status;
+  if (::stat(path.c_str(), &status) != 0) return {};
+  return {id_of(status), status.st_size,
+          int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+}
+
+std::string absolute_path(const std::string& path) {
+  std::error_code error;
+  fs::path absolute = fs::absolute(path, error);
+  if (error) return path;
+  const fs::path canonical = fs::weakly_canonical(absolute, error);
+  return error ? absolute.lexically_normal().string() : canonical.string();
+}
+
+FileHead read_file_head(const std::string& path) {
+  FileHead head;
+  struct stat status;
+  if (::stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return head;
+    head.kind = FileHead::Kind::unreadable;
+    head.error = errno;
+    return head;
+  }
+  head.id = id_of(status);
+  if (!S_ISREG(status.st_mode)) {  // opening a pipe would wait for its other end
+    head.kind = FileHead::Kind::not_a_file;
+    return head;
+  }
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  std::array<unsigned char, 100> bytes{};
+  const ssize_t got = file.get() < 0 ? -1 : ::pread(file.get(), bytes.data(), bytes.size(), 0);
+  if (got < 0) {
+    head.kind = FileHead::Kind::unreadable;
+    head.error = errno;
+  } else if (got == 0) {
+    head.kind = FileHead::Kind::empty;
+  } else if (got < static_cast<ssize_t>(bytes.size()) ||
+             std::memcmp(bytes.data(), kSqliteMagic.data(), kSqliteMagic.size()) != 0 ||
+             !is_known_version(bytes[18]) || !is_known_version(bytes[19])) {
+    head.kind = FileHead::Kind::other_content;
+  } else {
+    head.kind = FileHead::Kind::sqlite;
+    head.user_version = big_endian(&bytes[60]);
+    head.application_id = big_endian(&bytes[68]);
+  }
+  return head;
+}
+
+bool is_writable(const std::string& path) {
+  return ::access(path.c_str(), R_OK | W_OK) == 0 &&
+         ::access(parent_of(path).c_str(), W_OK | X_OK) == 0;
+}
+
+std::string why_not_creatable(const std::string& path) {
+  // The nearest folder that exists decides.
+  for (std::string folder = parent_of(path);; folder = parent_of(folder)) {
+    struct stat status;
+    if (::stat(folder.c_str(), &status) == 0) {
+      if (!S_ISDIR(status.st_mode)) return fmt::format("{} is not a folder", folder);
+      if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+        return fmt::format("folder {}: {}", folder, std::strerror(errno));
+      }
+      return "";
+    }
+    if (errno != ENOENT) return fmt::format("folder {}: {}", folder, std::strerror(errno));
+    if (folder == parent_of(folder)) return fmt::format("folder {} does not exist", folder);
+  }
+}
+
+int make_parent_folders(const std::string& path) {
+  std::vector<std::string> missing;
+  for (std::string folder = parent_of(path); ::access(folder.c_str(), F_OK) != 0;
+       folder = parent_of(folder)) {
+    if (errno != ENOENT || folder == parent_of(folder)) break;
+    missing.push_back(folder);
+  }
+  for (auto folder = missing.rbegin(); folder != missing.rend(); ++folder) {
+    if (::mkdir(folder->c_str(), 0700) != 0 && errno != EEXIST) return errno;
+  }
+  return 0;
+}
+
+int create_private_file(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  return file.get() < 0 && errno != EEXIST ? errno : 0;
+}
+
+std::string network_file_system_name(int64_t statfs_magic) {
+  switch (static_cast<uint32_t>(statfs_magic)) {
+    case 0x00006969:
+      return "nfs";
+    case 0x0000517b:
+      return "smb";
+    case 0xff534d42:
+      return "cifs";
+    case 0xfe534d42:
+      return "smb2";
+    case 0x0000564c:
+      return "ncp";
+    case 0x65735546:
+      return "fuse";
+    case 0x0bd00bd0:
+      return "lustre";
+    case 0x47504653:
+      return "gpfs";
+    case 0x19830326:
+      return "beegfs";
+    case 0x20030528:
+      return "pvfs2";
+    case 0x00c36400:
+      return "ceph";
+    case 0x5346414f:
+    case 0x6b414653:
+      return "afs";
+    case 0x73757245:
+      return "coda";
+    case 0x01021997:
+      return "9p";
+    case 0x01161970:
+      return "gfs2";
+    case 0x7461636f:
+      return "ocfs2";
+    case 0x786f4256:
+      return "vboxsf";
+    case 0xaad7aaea:
+      return "panfs";
+    default:
+      return "";
+  }
+}
+
+std::string network_file_system(const std::string& path) {
+  struct statfs status;
+  if (::statfs(parent_of(path).c_str(), &status) != 0) return "";
+  return network_file_system_name(static_cast<int64_t>(status.f_type));
+}
+
+int64_t side_file_bytes(const std::string& path, const std::string& suffix) {
+  struct stat status;
+  return ::stat((path + suffix).c_str(), &status) == 0 ? static_cast<int64_t>(status.st_size) : -1;
+}
+
+SideLock::SideLock(const std::string& store_path) {
+  descriptor_ = ::open(lock_path(store_path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (descriptor_ < 0) {
+    error_ = errno;
+    return;
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kLockDeadline;
+  for (;;) {
+    held_ = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+    if (held_) return;
+    error_ = errno;
+    const bool may_change = errno == EWOULDBLOCK || errno == EINTR;
+    if (!may_change || std::chrono::steady_clock::now() >= deadline) return;
+    std::this_thread::sleep_for(kLockRetry);
+  }
+}
+
+SideLock::~SideLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void SideLock::remember_damaged(const FileId& id) {
+  if (!held_) return;
+  const std::string note = damaged_note(id);
+  // A note that could not be written costs another damaged read, nothing more.
+  if (::ftruncate(descriptor_, 0) != 0) return;
+  if (::pwrite(descriptor_, note.data(), note.size(), 0) < 0) return;
+}
+
+void SideLock::forget_damaged() {
+  if (held_ && ::ftruncate(descriptor_, 0) != 0) return;
+}
+
+bool is_remembered_damaged(const std::string& store_path, const FileId& id) {
+  const Descriptor file(::open(lock_path(store_path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) return false;
+  std::array<char, 128> bytes{};
+  const ssize_t got = ::pread(file.get(), bytes.data(), bytes.size(), 0);
+  return got > 0 && std::string_view(bytes.data(), static_cast<size_t>(got)) == damaged_note(id);
+}
+
+std::optional<std::string> put_aside(const std::string& path, const FileId& id) {
+  if (file_id(path) != id) return "";
+  const std::string stem =
+      fmt::format("{}.corrupt-{:%Y%m%dT%H%M%SZ}", path, fmt::gmtime(std::time(nullptr)));
+  std::string target = stem;
+  for (int copy = 2; file_id(target); ++copy) target = fmt::format("{}-{}", stem, copy);
+  // The logs go first: a log that stayed behind would be replayed into the file that takes this
+  // one's place.
+  for (const char* suffix : {"-wal", "-shm", "-journal"}) {
+    if (::rename((path + suffix).c_str(), (target + suffix).c_str()) != 0 && errno != ENOENT) {
+      return std::nullopt;
+    }
+  }
+  if (::rename(path.c_str(), target.c_str()) != 0) return std::nullopt;
+  return target;
+}
+
+}  // namespace kiln::cache

@@ -1,0 +1,414 @@
+#include "cache/layer.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <utility>
+
+#include "cache/schema.h"
+#include "cache/store.h"
+#include "jit/base/error.h"
+
+namespace kiln::cache {
+namespace {
+
+constexpr int kOpenFlags = SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI;
+constexpr const char* kForeign =
+    "{} is a database of another program, so it is left alone; set KILN_DB to another file";
+constexpr const char* kNewer =
+    "the store {} was written by a newer Kiln (its schema is version {}, this library reads "
+    "version {}), so it is left alone; update this installation or set KILN_DB to another file";
+
+std::string newer_sentence(const std::string& path, int64_t version) {
+  return fmt::format(fmt::runtime(kNewer), path, version, kSchemaVersion);
+}
+
+std::string foreign_sentence(const std::string& path) {
+  return fmt::format(fmt::runtime(kForeign), path);
+}
+
+// Throws Unusable for what neither a reader nor a writer may touch.
+void refuse_unusable(const std::string& path, const FileHead& head) {
+  switch (head.kind) {
+    case FileHead::Kind::not_a_file:
+      throw Unusable(
+          fmt::format("{} is not a regular file, so it cannot be the store; set KILN_DB "
+                      "to a file on a local disk",
+                      path));
+    case FileHead::Kind::unreadable:
+      throw Unusable(
+          fmt::format("the store {} cannot be read: {}; make it readable or set KILN_DB "
+                      "to another file",
+                      path, std::strerror(head.error)));
+    case FileHead::Kind::sqlite:
+      // Zero may be our own file, caught in the middle of its first transaction: SQLite sorts that
+      // out.
+      if (head.application_id != kApplicationId && head.application_id != 0) {
+        throw Unusable(foreign_sentence(path));
+      }
+      if (head.application_id == kApplicationId && head.user_version > kSchemaVersion) {
+        throw Unusable(newer_sentence(path, head.user_version));
+      }
+      return;
+    default:
+      return;
+  }
+}
+
+}  // namespace
+
+// Every file that this process has open. A layer leaves it after its connection is closed, so
+// whoever holds the mutex and does not find a file here may open and close descriptors of it.
+struct LayerRegistry {
+  struct Entry {
+    std::weak_ptr<Layer> layer;
+    const Layer* address;
+    std::string path;
+  };
+
+  std::mutex mutex;
+  std::condition_variable closed;
+  pid_t process = ::getpid();
+  std::vector<Entry> entries;
+
+  static LayerRegistry& instance() {
+    static auto* registry = new LayerRegistry;  // outlives every static that may hold a store
+    return *registry;
+  }
+
+  // After a fork the parent's connections are of no use, and closing them here could damage the
+  // parent's file.
+  void forget_after_fork() {
+    if (process == ::getpid()) return;
+    entries.clear();
+    process = ::getpid();
+  }
+
+  void close(Layer* layer) {
+    const std::lock_guard lock(mutex);
+    forget_after_fork();
+    delete layer;
+    std::erase_if(entries, [&](const Entry& entry) { return entry.address == layer; });
+    closed.notify_all();
+  }
+
+  std::shared_ptr<Layer> open(const std::string& path, Layer::Access access,
+                              std::vector<std::string>& warnings) {
+    std::vector<std::shared_ptr<Layer>> looked_at;  // must not be released under the mutex
+    std::unique_lock lock(mutex);
+    forget_after_fork();
+    for (;;) {
+      bool closing = false;
+      const std::optional<FileId> id = file_id(path);
+      for (const Entry& entry : entries) {
+        std::shared_ptr<Layer> layer = entry.layer.lock();
+        if (!layer) {
+          closing = true;
+          continue;
+        }
+        looked_at.push_back(layer);
+        if (!layer->names(path, id)) continue;
+        if (access == Layer::Access::read_write) layer->upgrade(warnings);
+        return layer;
+      }
+      if (!closing) break;
+      closed.wait(lock);  // some layer is about to close its file
+    }
+    std::unique_ptr<Layer> layer(new Layer(path));
+    layer->opened_ = access == Layer::Access::read_write ? Layer::open_for_writing(path, warnings)
+                                                         : Layer::open_for_reading(path);
+    Layer* address = layer.get();
+    std::shared_ptr<Layer> shared(layer.release(), [](Layer* l) { instance().close(l); });
+    entries.push_back({shared, address, path});
+    return shared;
+  }
+};
+
+std::shared_ptr<Layer> Layer::in_memory() {
+  std::shared_ptr<Layer> layer(new Layer(":memory:"));
+  layer->opened_.database = std::make_unique<Database>(
+      ":memory:", SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | kOpenFlags);
+  Transaction transaction(*layer->opened_.database);
+  create_schema(*layer->opened_.database);
+  transaction.commit();
+  return layer;
+}
+
+std::shared_ptr<Layer> Layer::open(const std::string& path, Access access,
+                                   std::vector<std::string>& warnings) {
+  return LayerRegistry::instance().open(absolute_path(path), access, warnings);
+}
+
+Layer::~Layer() {
+  // A forked child must not run SQLite's close on the parent's file.
+  if (process_ != ::getpid()) static_cast<void>(opened_.database.release());
+}
+
+void Layer::check_process() const {
+  if (process_ != ::getpid()) {
+    throw Unusable(fmt::format(
+        "the store {} was opened before a fork; open it again in the child process", path_));
+  }
+}
+
+bool Layer::names(const std::string& path, const std::optional<FileId>& id) {
+  if (path == path_) return true;
+  const std::lock_guard lock(mutex_);
+  return opened_.database != nullptr && id == opened_.id;
+}
+
+bool Layer::is_read_only() {
+  const std::lock_guard lock(mutex_);
+  return opened_.read_only;
+}
+
+bool Layer::uses_wal() {
+  const std::lock_guard lock(mutex_);
+  return opened_.wal;
+}
+
+bool Layer::exists() {
+  const std::lock_guard lock(mutex_);
+  return opened_.database != nullptr;
+}
+
+void Layer::upgrade(std::vector<std::string>& warnings) {
+  const std::lock_guard lock(mutex_);
+  if (opened_.database != nullptr && !opened_.read_only) return;
+  opened_ = {};
+  try {
+    opened_ = open_for_writing(path_, warnings);
+  } catch (...) {
+    opened_ = open_for_reading(path_);  // as it was before
+    throw;
+  }
+}
+
+void Layer::read(const Work& work) {
+  const std::lock_guard lock(mutex_);
+  check_process();
+  if (opened_.immutable && file_stamp(path_) != opened_.stamp) {
+    // Someone writes to it after all; pages read before and after would not fit together.
+    opened_ = {};
+    opened_ = open_for_reading(path_);
+  }
+  if (opened_.database) work(*opened_.database);
+}
+
+void Layer::write(const Work& work, std::vector<std::string>& warnings) {
+  const std::lock_guard lock(mutex_);
+  check_process();
+  constexpr int kAttempts = 3;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (!opened_.database) opened_ = open_or_create(path_, warnings);
+    {
+      Transaction transaction(*opened_.database);
+      // A file that was removed or put aside meanwhile would swallow the write.
+      if (is_in_memory() || file_id(path_) == opened_.id) {
+        work(*opened_.database);
+        transaction.commit();
+        return;
+      }
+    }
+    opened_ = {};
+  }
+  throw Unusable(
+      fmt::format("the store {} is replaced again and again; keep other programs off it", path_));
+}
+
+void Layer::remember_damaged() {
+  const std::lock_guard lock(mutex_);
+  if (is_in_memory() || opened_.read_only || !opened_.database) return;
+  SideLock(path_).remember_damaged(opened_.id);
+}
+
+Layer::Opened Layer::open_for_reading(const std::string& path) {
+  const FileStamp stamp = file_stamp(path);
+  const FileHead head = read_file_head(path);
+  refuse_unusable(path, head);
+  Opened opened{.id = head.id, .stamp = stamp, .read_only = true};
+  if (head.kind == FileHead::Kind::absent || head.kind == FileHead::Kind::empty) return opened;
+  if (head.kind == FileHead::Kind::other_content) {
+    throw Unusable(fmt::format(
+        "{} is damaged or no store; it is left as it is because it was opened for reading only",
+        path));
+  }
+
+  // Nothing may be made beside the file, so a log is read with the shared memory of its writer or
+  // not at all.
+  const int64_t wal_bytes = side_file_bytes(path, "-wal");
+  const bool has_shared_memory = side_file_bytes(path, "-shm") >= 0;
+  const bool has_journal = side_file_bytes(path, "-journal") > 0;
+  if (wal_bytes > 0 && !has_shared_memory) {
+    throw Unusable(
+        fmt::format("the last writer of {} left a write-ahead log behind, which only a "
+                    "writer can take in; open the store once for writing",
+                    path));
+  }
+  const bool has_writer = has_shared_memory || has_journal;
+  opened.immutable = !has_writer;
+  opened.wal = has_shared_memory;
+  opened.database = std::make_unique<Database>(
+      file_uri(path, has_writer ? "mode=ro&readonly_shm=1" : "mode=ro&immutable=1"),
+      SQLITE_OPEN_READONLY | kOpenFlags);
+  sqlite3_db_config(opened.database->handle(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+  switch (classify(*opened.database)) {
+    case FileKind::current:
+      return opened;
+    case FileKind::fresh:
+      opened.database.reset();
+      return opened;
+    case FileKind::older:
+      throw Unusable(
+          fmt::format("the store {} is of an older schema, which only a writer can "
+                      "bring up to date; open it once for writing",
+                      path));
+    case FileKind::newer:
+      throw Unusable(newer_sentence(path, opened.database->query_integer("PRAGMA user_version")));
+    case FileKind::foreign:
+      throw Unusable(foreign_sentence(path));
+    case FileKind::defective:
+      throw Unusable(fmt::format("the tables of the store {} are damaged", path));
+  }
+  return opened;
+}
+
+Layer::Opened Layer::open_for_writing(const std::string& path, std::vector<std::string>& warnings) {
+  const FileHead head = read_file_head(path);
+  refuse_unusable(path, head);
+  if (head.kind == FileHead::Kind::absent) {
+    if (const std::string why = why_not_creatable(path); !why.empty()) {
+      throw Unusable(fmt::format(
+          "the store {} cannot be created ({}); set KILN_DB to a writable file on a local disk",
+          path, why));
+    }
+    return {};
+  }
+  if (!is_writable(path)) {
+    warnings.push_back(fmt::format("the store {} cannot be written", path));
+    return open_for_reading(path);
+  }
+  if (head.kind == FileHead::Kind::empty) return {};
+  if (is_remembered_damaged(path, head.id)) return replace_damaged(path, head.id, warnings);
+  try {
+    std::unique_ptr<SideLock> lock;
+    return open_current(path, lock);
+  } catch (const SqliteError& error) {
+    // A damaged header makes SQLite take the file for one of a format to come.
+    const bool is_ours = head.application_id == kApplicationId;
+    if (!error.is_corruption() && !(is_ours && error.code() == SQLITE_ERROR)) {
+      throw Unusable(fmt::format("the store {} cannot be opened: {}", path, error.what()));
+    }
+  }
+  return replace_damaged(path, head.id, warnings);
+}
+
+Layer::Opened Layer::open_or_create(const std::string& path, std::vector<std::string>& warnings) {
+  const auto cannot = [&](int error) {
+    return Unusable(fmt::format(
+        "the store {} cannot be created ({}); set KILN_DB to a writable file on a local disk", path,
+        std::strerror(error)));
+  };
+  if (const int error = make_parent_folders(path); error != 0) throw cannot(error);
+  {
+    auto lock = std::make_unique<SideLock>(path);
+    if (!lock->held()) throw cannot(lock->error());
+    const FileHead head = read_file_head(path);
+    if (head.kind == FileHead::Kind::absent || head.kind == FileHead::Kind::empty) {
+      if (const int error = create_private_file(path); error != 0) throw cannot(error);
+      return open_current(path, lock);
+    }
+  }
+  Opened opened = open_for_writing(path, warnings);  // somebody else has made it
+  if (opened.read_only || !opened.database) throw cannot(EACCES);
+  return opened;
+}
+
+// Opens a file that exists, makes its tables if it has none and brings it up to date if it is
+// older. Throws SqliteError of SQLITE_CORRUPT for a damaged file.
+Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideLock>& lock) {
+  const std::string network = network_file_system(path);
+  Opened opened;
+  opened.id = file_id(path).value_or(FileId{});
+  opened.database = std::make_unique<Database>(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX);
+  Database& database = *opened.database;
+  database.execute("PRAGMA cell_size_check = ON");
+  // Without shared memory between processes a log can be read in exclusive mode only.
+  if (!network.empty()) database.execute("PRAGMA locking_mode = EXCLUSIVE");
+
+  FileKind kind = classify(database);
+  if (kind == FileKind::fresh || kind == FileKind::older) {
+    if (!lock) lock = std::make_unique<SideLock>(path);
+    if (!lock->held()) {
+      throw Unusable(fmt::format("another process keeps {}.lock locked", path));
+    }
+    kind = classify(database);
+  }
+  if (kind == FileKind::fresh) {
+    database.execute("PRAGMA auto_vacuum = INCREMENTAL");
+    Transaction transaction(database);
+    create_schema(database);
+    transaction.commit();
+    kind = FileKind::current;
+  } else if (kind == FileKind::older) {
+    migrate(database, schema_migrations());
+    kind = classify(database);
+  }
+  if (kind == FileKind::foreign) throw Unusable(foreign_sentence(path));
+  if (kind == FileKind::newer) {
+    throw Unusable(newer_sentence(path, database.query_integer("PRAGMA user_version")));
+  }
+  if (kind != FileKind::current) {
+    throw SqliteError(SQLITE_CORRUPT,
+                      fmt::format("the tables of {} are not those of a store", path));
+  }
+
+  try {
+    const char* wanted =
+        network.empty() ? "PRAGMA journal_mode = WAL" : "PRAGMA journal_mode = DELETE";
+    opened.wal = database.query_text(wanted) == "wal";
+  } catch (const SqliteError& error) {
+    if (!error.is_busy()) throw;  // busy: another process is using the mode that the file has
+    opened.wal = database.query_text("PRAGMA journal_mode") == "wal";
+  }
+  // A log that is synchronised at checkpoints keeps the file whole; a crash of the machine may cost
+  // the last results.
+  database.execute(opened.wal ? "PRAGMA synchronous = NORMAL" : "PRAGMA synchronous = FULL");
+  if (!network.empty()) {
+    database.execute("PRAGMA locking_mode = NORMAL");
+    database.query_integer("SELECT count(*) FROM meta");  // the lock is given back by the next read
+  }
+  return opened;
+}
+
+Layer::Opened Layer::replace_damaged(const std::string& path, const FileId& id,
+                                     std::vector<std::string>& warnings) {
+  auto lock = std::make_unique<SideLock>(path);
+  const auto cannot = [&](int error) {
+    return Unusable(
+        fmt::format("the store {} is damaged and cannot be put aside ({}); move it away "
+                    "or set KILN_DB to another file",
+                    path, std::strerror(error)));
+  };
+  if (!lock->held()) throw cannot(lock->error());
+  const std::optional<std::string> aside = put_aside(path, id);
+  if (!aside) throw cannot(errno);
+  if (!aside->empty()) {
+    lock->forget_damaged();
+    warnings.push_back(
+        fmt::format("the store {} was damaged; it was put aside as {} and a new one "
+                    "was started, so what it held has to be tuned again",
+                    path, *aside));
+  }
+  if (const int error = create_private_file(path); error != 0) throw cannot(error);
+  try {
+    return open_current(path, lock);
+  } catch (const SqliteError& error) {
+    throw Unusable(fmt::format("the store {} cannot be made anew: {}", path, error.what()));
+  }
+}
+
+}  // namespace kiln::cache

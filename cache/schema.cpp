@@ -1,0 +1,345 @@
+#include "cache/schema.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
+
+#include "cache/store.h"
+#include "jit/base/error.h"
+
+namespace kiln::cache {
+namespace {
+
+// Conventions
+//   Keys and digests are 32 hex digits, so that rows can be read and joined by hand.
+//   *_at is unix seconds. JSON is canonical (keys sorted, no white space). Durations of evidence
+//   are REAL nanoseconds. Links between decisions, plans and binaries cross layers (a decision here
+//   may use a plan of a pack), so they are no foreign keys: the store checks them when it writes,
+//   and `Store::check` checks them again. `checksum` columns are XXH3 digests of the record; a row
+//   whose checksum does not hold is read as if it were absent.
+constexpr const char* kSchema = R"sql(
+-- Names of the stored enums, for views and for people. The numbers are those of store.h.
+CREATE TABLE decision_kinds (kind INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
+INSERT INTO decision_kinds VALUES
+  (1, 'pinned'), (2, 'measured'), (3, 'borrowed'), (4, 'predicted'), (5, 'default');
+CREATE TABLE verification_levels (level INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
+INSERT INTO verification_levels VALUES (0, 'none'), (1, 'simulator'), (2, 'device');
+
+-- Facts about the file itself, for example when and by which version of Kiln it was made.
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+
+-- 1. What is asked.
+
+-- One row for each static shape and bucket of dynamic sizes that anything is known about.
+CREATE TABLE problems (
+  id INTEGER PRIMARY KEY,
+  op TEXT NOT NULL,
+  op_version INTEGER NOT NULL,
+  shape TEXT NOT NULL,               -- canonical JSON of the static sizes, dtypes and layouts
+  bucket TEXT NOT NULL,              -- canonical JSON of the bucket of the dynamic sizes
+  UNIQUE (op, op_version, shape, bucket)
+) STRICT;
+
+-- One row for each set of limits that decides what is legal and fast (not for each product name).
+CREATE TABLE gpu_classes (
+  id INTEGER PRIMARY KEY,
+  key TEXT NOT NULL UNIQUE,          -- canonical JSON of the limits
+  label TEXT NOT NULL                -- slug of a product of the class, for people
+) STRICT;
+
+-- 2. What is decided.
+
+-- This problem on this GPU class uses this config. Kinds stand side by side; the best one is read. Stable: two runs that
+-- decide the same write the same bytes here, the evidence is apart.
+CREATE TABLE decisions (
+  problem INTEGER NOT NULL REFERENCES problems (id),
+  gpu_class INTEGER NOT NULL REFERENCES gpu_classes (id),
+  kind INTEGER NOT NULL REFERENCES decision_kinds (kind),
+  config TEXT NOT NULL,              -- canonical JSON
+  plan TEXT NOT NULL,                -- plans.id in this file or in a layer below
+  checksum TEXT NOT NULL,
+  PRIMARY KEY (problem, gpu_class, kind)
+) STRICT, WITHOUT ROWID;
+
+-- Why a decision was taken.
+CREATE TABLE decision_reasons (
+  problem INTEGER NOT NULL,
+  gpu_class INTEGER NOT NULL,
+  kind INTEGER NOT NULL,
+  gpu_label TEXT NOT NULL,           -- the product it was decided for or on
+  reason TEXT NOT NULL,
+  tie_group TEXT NOT NULL,           -- JSON array of the configs within the noise
+  time_ns REAL NOT NULL,             -- 0: not known
+  default_time_ns REAL NOT NULL,     -- 0: not known
+  decided_at INTEGER NOT NULL,
+  PRIMARY KEY (problem, gpu_class, kind),
+  FOREIGN KEY (problem, gpu_class, kind) REFERENCES decisions (problem, gpu_class, kind) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+
+-- What a config means on an arch: kernels launched in order, of one binary each.
+CREATE TABLE plans (
+  id TEXT PRIMARY KEY CHECK (length(id) = 32),
+  op TEXT NOT NULL,
+  op_version INTEGER NOT NULL,
+  shape TEXT NOT NULL,
+  config TEXT NOT NULL,
+  arch TEXT NOT NULL,                -- "sm_86"
+  reduction_signature TEXT NOT NULL, -- plans with the same signature add in the same order
+  packed_layout TEXT NOT NULL,       -- tag of the packed weight layout it reads, "" for the checkpoint's own
+  checksum TEXT NOT NULL,            -- of this row and of its plan_kernels
+  created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE plan_kernels (
+  plan TEXT NOT NULL REFERENCES plans (id) ON DELETE CASCADE,
+  ordinal INTEGER NOT NULL,          -- 0, 1, ...: order of the launches
+  binary TEXT NOT NULL,              -- binaries.key in this file or in a layer below
+  entry TEXT NOT NULL,
+  threads INTEGER NOT NULL,
+  dynamic_smem_bytes INTEGER NOT NULL,
+  PRIMARY KEY (plan, ordinal)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX plan_kernels_by_binary ON plan_kernels (binary);
+
+-- The layouts that kiln_pack_weights can make, by tag. plans.packed_layout and the shape of a problem name them.
+CREATE TABLE packed_layouts (
+  tag TEXT PRIMARY KEY,              -- names the layout and its version
+  weight_format TEXT NOT NULL,       -- the checkpoint format it is made from
+  description TEXT NOT NULL          -- canonical JSON: tiles, order, scale placement
+) STRICT, WITHOUT ROWID;
+
+-- 3. Evidence, level 1: of a binary.
+
+-- Looked up by the hash of source closure + options + arch; the compiler's version is an attribute.
+CREATE TABLE binaries (
+  key TEXT PRIMARY KEY CHECK (length(key) = 32),
+  source_hash TEXT NOT NULL,
+  arch TEXT NOT NULL,                -- "sm_86" for a cubin, "compute_80" for PTX
+  options TEXT NOT NULL,
+  entry TEXT NOT NULL,
+  kind INTEGER NOT NULL CHECK (kind IN (0, 1)),  -- 0 cubin, 1 PTX
+  registers INTEGER NOT NULL,
+  spill_store_bytes INTEGER NOT NULL,
+  spill_load_bytes INTEGER NOT NULL,
+  stack_bytes INTEGER NOT NULL,
+  static_smem_bytes INTEGER NOT NULL,
+  log TEXT NOT NULL,
+  nvrtc_version TEXT NOT NULL,
+  compile_ns INTEGER NOT NULL,
+  checksum TEXT NOT NULL,            -- of this row, without the image
+  created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The bytes, apart from their description: gc may drop an image and keep what is known about it.
+CREATE TABLE images (
+  id INTEGER PRIMARY KEY,
+  binary TEXT NOT NULL UNIQUE REFERENCES binaries (key) ON DELETE CASCADE,
+  codec INTEGER NOT NULL,            -- 1 zstd
+  raw_bytes INTEGER NOT NULL,
+  checksum TEXT NOT NULL,            -- XXH3 of the raw bytes
+  used_at INTEGER NOT NULL,          -- for gc, by the hour
+  data BLOB NOT NULL
+) STRICT;
+
+-- 4. Evidence, level 2: of a plan on a problem.
+
+-- Does it compute the right thing: one row for each level and device it was tried on, the newest stays.
+CREATE TABLE verifications (
+  plan TEXT NOT NULL,                -- names the binaries that ran
+  problem INTEGER NOT NULL REFERENCES problems (id),
+  verified_by INTEGER NOT NULL REFERENCES verification_levels (level),
+  device TEXT NOT NULL,              -- card and driver, or "simulator"
+  passed INTEGER NOT NULL CHECK (passed IN (0, 1)),
+  tolerance TEXT NOT NULL,
+  worst_error REAL,                  -- in units of the tolerance; NULL: not a number
+  detail TEXT NOT NULL,
+  verified_at INTEGER NOT NULL,
+  PRIMARY KEY (problem, plan, verified_by, device)
+) STRICT, WITHOUT ROWID;
+
+-- 5. Evidence, level 3: of a plan on a problem and a GPU class.
+
+-- How fast it is: one row for each method, limit and device, the newest stays.
+CREATE TABLE timings (
+  plan TEXT NOT NULL,
+  problem INTEGER NOT NULL REFERENCES problems (id),
+  gpu_class INTEGER NOT NULL REFERENCES gpu_classes (id),
+  method TEXT NOT NULL,
+  limits TEXT NOT NULL,              -- slug of --limits, or ""
+  device TEXT NOT NULL,
+  time_ns REAL NOT NULL,
+  spread_ns REAL NOT NULL,
+  rounds INTEGER NOT NULL,
+  timed_at INTEGER NOT NULL,
+  PRIMARY KEY (problem, gpu_class, plan, method, limits, device)
+) STRICT, WITHOUT ROWID;
+
+-- Candidates that did not make it, so that they are not tried again.
+CREATE TABLE rejections (
+  problem INTEGER NOT NULL REFERENCES problems (id),
+  gpu_class INTEGER NOT NULL REFERENCES gpu_classes (id),
+  config TEXT NOT NULL,
+  stage TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  detail TEXT NOT NULL,
+  rejected_at INTEGER NOT NULL,
+  PRIMARY KEY (problem, gpu_class, config)
+) STRICT, WITHOUT ROWID;
+
+-- 6. Layers and several users.
+
+-- Read-only packs under this file, in the order in which they are read.
+CREATE TABLE packs (
+  path TEXT PRIMARY KEY,
+  ordinal INTEGER NOT NULL UNIQUE,
+  added_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Things in the layers below this file that are to be read as absent.
+CREATE TABLE decision_tombstones (
+  problem INTEGER NOT NULL REFERENCES problems (id),
+  gpu_class INTEGER NOT NULL REFERENCES gpu_classes (id),
+  reason TEXT NOT NULL,
+  hidden_at INTEGER NOT NULL,
+  PRIMARY KEY (problem, gpu_class)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE binary_tombstones (
+  binary TEXT PRIMARY KEY,
+  reason TEXT NOT NULL,
+  hidden_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Who is compiling or tuning what. A holder that is dead, or past its deadline, is overtaken.
+CREATE TABLE leases (
+  key TEXT PRIMARY KEY,              -- a binary key, or a problem and a GPU class
+  holder_host TEXT NOT NULL,
+  holder_boot_id TEXT NOT NULL,      -- a pid means something on one boot of one host only
+  holder_pid INTEGER NOT NULL,
+  holder_started_at INTEGER NOT NULL,-- start of the process, against reuse of the pid
+  taken_at INTEGER NOT NULL,
+  heartbeat_at INTEGER NOT NULL,
+  deadline_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- 7. Views for people.
+
+-- A plan is verified on a problem at the best level that it passed, and not at all once it failed anywhere.
+CREATE VIEW verified_plans AS
+  SELECT v.problem, v.plan, l.name AS verified
+  FROM (SELECT problem, plan, CASE WHEN min(passed) = 0 THEN 0 ELSE max(verified_by) END AS level
+        FROM verifications GROUP BY problem, plan) AS v
+  JOIN verification_levels AS l ON l.level = v.level AND l.level > 0;
+
+-- What a prepared session would use.
+CREATE VIEW winners AS
+  SELECT p.op, json_patch(p.shape, p.bucket) AS problem, r.gpu_label AS gpu, d.config, k.name AS kind,
+         round(nullif(r.time_ns, 0) / 1000, 3) AS time_us, v.verified,
+         datetime(r.decided_at, 'unixepoch') AS decided_at, r.reason
+  FROM decisions AS d
+  JOIN decision_reasons AS r USING (problem, gpu_class, kind)
+  JOIN problems AS p ON p.id = d.problem
+  JOIN decision_kinds AS k ON k.kind = d.kind
+  LEFT JOIN verified_plans AS v ON v.problem = d.problem AND v.plan = d.plan
+  WHERE d.kind = (SELECT min(kind) FROM decisions WHERE problem = d.problem AND gpu_class = d.gpu_class)
+  ORDER BY p.op, r.gpu_label, p.shape, p.bucket;
+
+-- Everything that was timed, fastest first.
+CREATE VIEW candidates AS
+  SELECT p.op, json_patch(p.shape, p.bucket) AS problem, g.label AS gpu, plans.config,
+         round(t.time_ns / 1000, 3) AS time_us, round(t.spread_ns / 1000, 3) AS spread_us, t.rounds, t.method, t.limits,
+         v.verified, t.device, datetime(t.timed_at, 'unixepoch') AS timed_at
+  FROM timings AS t
+  JOIN problems AS p ON p.id = t.problem
+  JOIN gpu_classes AS g ON g.id = t.gpu_class
+  LEFT JOIN plans ON plans.id = t.plan
+  LEFT JOIN verified_plans AS v ON v.problem = t.problem AND v.plan = t.plan
+  ORDER BY p.op, g.label, p.shape, p.bucket, t.limits, t.time_ns;
+
+CREATE VIEW rejects AS
+  SELECT p.op, json_patch(p.shape, p.bucket) AS problem, g.label AS gpu, r.config, r.stage, r.reason, r.detail
+  FROM rejections AS r
+  JOIN problems AS p ON p.id = r.problem
+  JOIN gpu_classes AS g ON g.id = r.gpu_class
+  ORDER BY p.op, g.label, p.shape, p.bucket, r.stage, r.reason;
+
+-- One row for each binary and plan that launches it.
+CREATE VIEW kernels AS
+  SELECT plans.op, plans.shape, plans.config, b.arch, k.ordinal, b.entry, k.threads, k.dynamic_smem_bytes,
+         b.static_smem_bytes, b.registers, b.spill_store_bytes + b.spill_load_bytes AS spill_bytes,
+         i.raw_bytes AS image_bytes, length(i.data) AS stored_bytes, b.nvrtc_version, b.key AS binary
+  FROM binaries AS b
+  LEFT JOIN images AS i ON i.binary = b.key
+  LEFT JOIN plan_kernels AS k ON k.binary = b.key
+  LEFT JOIN plans ON plans.id = k.plan
+  ORDER BY plans.op, b.arch, plans.shape, plans.config, k.ordinal;
+)sql";
+
+// Name of each table and index to the SQL that made it.
+std::map<std::string, std::string> tables_of(Database& database) {
+  std::map<std::string, std::string> tables;
+  Statement rows = database.prepare(
+      "SELECT name, sql FROM sqlite_schema WHERE type IN ('table', 'index') AND sql IS NOT NULL "
+      "AND name NOT LIKE 'sqlite_%'");
+  while (rows.step()) tables.emplace(rows.text(0), rows.text(1));
+  return tables;
+}
+
+const std::map<std::string, std::string>& expected_tables() {
+  static const auto tables = [] {
+    Database scratch(":memory:", SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX);
+    create_schema(scratch);
+    return tables_of(scratch);
+  }();
+  return tables;
+}
+
+}  // namespace
+
+const char* schema_sql() { return kSchema; }
+
+void create_schema(Database& database) {
+  database.execute(kSchema);
+  database.prepare("INSERT INTO meta VALUES ('created_at', strftime('%s', 'now'))").run();
+  database.execute(fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {}",
+                               kApplicationId, kSchemaVersion));
+}
+
+std::span<const Migration> schema_migrations() {
+  // Version 1 is the first. A new version adds its step here and changes kSchema to what the step
+  // leads to.
+  return {};
+}
+
+void migrate(Database& database, std::span<const Migration> steps) {
+  Transaction transaction(database);
+  int64_t version = database.query_integer("PRAGMA user_version");
+  for (const Migration& step : steps) {
+    if (step.to <= version) continue;
+    if (step.to != version + 1) break;
+    database.execute(step.sql);
+    database.execute(fmt::format("PRAGMA user_version = {}", step.to));
+    version = step.to;
+  }
+  if (!steps.empty() && version != steps.back().to) {
+    fail(Status::store_error, "no step leads from store version {} to version {}", version,
+         steps.back().to);
+  }
+  transaction.commit();
+}
+
+FileKind classify(Database& database) {
+  const int64_t application = database.query_integer("PRAGMA application_id");
+  const int64_t version = database.query_integer("PRAGMA user_version");
+  const std::map<std::string, std::string> tables = tables_of(database);
+  if (application == 0 && version == 0 && tables.empty()) return FileKind::fresh;
+  if (application != kApplicationId) return FileKind::foreign;
+  if (version > kSchemaVersion) return FileKind::newer;
+  if (version < kSchemaVersion) return FileKind::older;
+  for (const auto& [name, sql] : expected_tables()) {
+    const auto found = tables.find(name);
+    if (found == tables.end() || found->second != sql) return FileKind::defective;
+  }
+  return FileKind::current;
+}
+
+}  // namespace kiln::cache

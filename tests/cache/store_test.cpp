@@ -1,0 +1,459 @@
+// One store file: what is written is read back, kinds take precedence, and writes are all or
+// nothing.
+#include <cmath>
+#include <thread>
+
+#include "tests/cache/fixture.h"
+
+namespace kiln::cache {
+namespace {
+
+TEST_F(StoreTest, EverythingOfAResultIsReadBackAfterReopening) {
+  const TuningResult result = sample_result("a");
+  EXPECT_TRUE(open()->put(result));
+
+  auto store = open();
+  EXPECT_TRUE(store->warnings().empty());
+  const auto row = store->find_decision(sample_problem(), kA100);
+  ASSERT_TRUE(row);
+  expect_equal(row->decision, result.decision);
+  EXPECT_EQ(row->verified, Verified::device);
+  EXPECT_EQ(row->layer, path_);
+
+  const auto plan = store->find_plan(result.plans[0].id);
+  ASSERT_TRUE(plan);
+  expect_equal(*plan, result.plans[0]);
+  for (const jit::Binary& binary : result.binaries) {
+    EXPECT_TRUE(store->has_binary(binary.key));
+    const auto found = store->find_binary(binary.key);
+    ASSERT_TRUE(found);
+    expect_equal(*found, binary);
+  }
+
+  const auto verifications = store->verifications(sample_problem());
+  ASSERT_EQ(verifications.size(), 1u);
+  EXPECT_EQ(verifications[0].plan, result.plans[0].id);
+  EXPECT_EQ(verifications[0].by, Verified::device);
+  EXPECT_TRUE(verifications[0].passed);
+  EXPECT_EQ(verifications[0].detail, "7 cases");
+  EXPECT_EQ(verifications[0].tolerance, "bit-exact");
+  EXPECT_EQ(verifications[0].worst_error, 0.25);
+  EXPECT_EQ(verifications[0].device, "A100, driver 580");
+
+  const auto timings = store->timings(sample_problem(), kA100);
+  ASSERT_EQ(timings.size(), 1u);
+  EXPECT_EQ(timings[0].plan, result.plans[0].id);
+  EXPECT_EQ(timings[0].time_ns, 4321.125);
+  EXPECT_EQ(timings[0].spread_ns, 12.5);
+  EXPECT_EQ(timings[0].rounds, 9);
+  EXPECT_EQ(timings[0].method, "graph replay, cold, interleaved");
+  EXPECT_EQ(timings[0].limits, "");
+  EXPECT_EQ(timings[0].device, "A100, driver 580");
+
+  const auto rejections = store->rejections(sample_problem(), kA100);
+  ASSERT_EQ(rejections.size(), 1u);
+  EXPECT_EQ(rejections[0].config, R"({"threads":1024})");
+  EXPECT_EQ(rejections[0].stage, "verify");
+  EXPECT_EQ(rejections[0].reason, "wrong");
+  EXPECT_EQ(rejections[0].detail, "idx[3, 7] is 12, expected -1");
+
+  EXPECT_EQ(store->problems(), std::vector<Problem>{sample_problem()});
+  EXPECT_EQ(store->list_decisions().size(), 1u);
+  EXPECT_EQ(store->check(), std::vector<std::string>{});
+}
+
+TEST_F(StoreTest, OtherProblemsAndClassesAreMisses) {
+  auto store = open();
+  ASSERT_TRUE(store->put(sample_result("a")));
+  EXPECT_FALSE(store->find_decision(sample_problem(17), kA100));
+  EXPECT_FALSE(store->find_decision(sample_problem(), kRtx3090));
+  Problem other_version = sample_problem();
+  other_version.op_version = 2;
+  EXPECT_FALSE(store->find_decision(other_version, kA100));
+  EXPECT_FALSE(store->find_plan(hash_text("nothing")));
+  EXPECT_FALSE(store->find_binary(hash_text("nothing")));
+  EXPECT_FALSE(store->has_binary(hash_text("nothing")));
+  EXPECT_TRUE(store->timings(sample_problem(), kRtx3090).empty());
+  EXPECT_TRUE(store->warnings().empty());
+}
+
+TEST_F(StoreTest, BinaryRowsNameOpResourcesAndSizes) {
+  auto store = open();
+  const TuningResult result = sample_result("a");
+  ASSERT_TRUE(store->put(result));
+  const auto rows = store->list_binaries();
+  ASSERT_EQ(rows.size(), 2u);
+  for (const BinaryRow& row : rows) {
+    EXPECT_EQ(row.op, "combine_topk_swa");
+    EXPECT_EQ(row.arch, "sm_80");
+    EXPECT_EQ(row.entry, "combine");
+    EXPECT_EQ(row.registers, 40);
+    EXPECT_EQ(row.spill_bytes, 24);
+    EXPECT_EQ(row.image_bytes, static_cast<int64_t>(result.binaries[0].image.size()) +
+                                   (row.key == result.binaries[1].key ? 1 : 0));
+    EXPECT_GT(row.stored_bytes, 0);
+    EXPECT_LT(row.stored_bytes, row.image_bytes);
+    EXPECT_EQ(row.layer, path_);
+  }
+}
+
+TEST_F(StoreTest, EmptyAndIncompressibleImagesAreReadBack) {
+  auto store = open();
+  jit::Binary empty = sample_binary("empty");
+  empty.image.clear();
+  empty.log = std::string("a\0b", 3);
+  ASSERT_TRUE(store->put_binary(empty));
+  const auto found = store->find_binary(empty.key);
+  ASSERT_TRUE(found);
+  expect_equal(*found, empty);
+}
+
+TEST_F(StoreTest, BetterKindIsReadWhateverTheOrderOfWriting) {
+  for (const bool better_first : {true, false}) {
+    const std::string name = better_first ? "first" : "second";
+    path_ = folder_ + "/" + name + ".db";
+    auto store = open();
+    TuningResult measured = sample_result("measured", 16, DecisionKind::measured);
+    TuningResult predicted = sample_result("predicted", 16, DecisionKind::predicted);
+    predicted.decision.decided_at += 1000;
+    ASSERT_TRUE(store->put(better_first ? measured : predicted));
+    ASSERT_TRUE(store->put(better_first ? predicted : measured));
+    const auto row = store->find_decision(sample_problem(), kA100);
+    ASSERT_TRUE(row);
+    EXPECT_EQ(row->decision.kind, DecisionKind::measured);
+    EXPECT_EQ(row->decision.config, measured.decision.config);
+    const auto rows = store->list_decisions();
+    ASSERT_EQ(rows.size(), 1u);
+    EXPECT_EQ(rows[0].decision.kind, DecisionKind::measured);
+  }
+}
+
+TEST_F(StoreTest, NewerDecisionOfTheSameKindReplacesTheOlder) {
+  auto store = open();
+  TuningResult old_result = sample_result("old");
+  TuningResult new_result = sample_result("new");
+  new_result.decision.decided_at += 1;
+  ASSERT_TRUE(store->put(old_result));
+  ASSERT_TRUE(store->put(new_result));
+  EXPECT_EQ(store->find_decision(sample_problem(), kA100)->decision.config,
+            new_result.decision.config);
+  ASSERT_TRUE(store->put(old_result));
+  EXPECT_EQ(store->find_decision(sample_problem(), kA100)->decision.config,
+            new_result.decision.config);
+}
+
+TEST_F(StoreTest, PinnedStaysUntilAnotherPin) {
+  auto store = open();
+  TuningResult pinned = sample_result("pinned", 16, DecisionKind::pinned);
+  TuningResult measured = sample_result("measured");
+  measured.decision.decided_at = pinned.decision.decided_at + 1000;
+  ASSERT_TRUE(store->put(pinned));
+  ASSERT_TRUE(store->put(measured));
+  EXPECT_EQ(store->find_decision(sample_problem(), kA100)->decision.config, pinned.decision.config);
+  TuningResult other = sample_result("other", 16, DecisionKind::pinned);
+  other.decision.decided_at = pinned.decision.decided_at + 1;
+  ASSERT_TRUE(store->put(other));
+  EXPECT_EQ(store->find_decision(sample_problem(), kA100)->decision.config, other.decision.config);
+}
+
+TEST_F(StoreTest, DecisionWithoutTimeIsDatedNow) {
+  auto store = open();
+  TuningResult result = sample_result("a");
+  result.decision.decided_at = 0;
+  const auto before = static_cast<int64_t>(std::time(nullptr));
+  ASSERT_TRUE(store->put(result));
+  EXPECT_GE(store->find_decision(sample_problem(), kA100)->decision.decided_at, before);
+}
+
+TEST_F(StoreTest, ForgetDropsTheDecisionAndKeepsTheEvidence) {
+  auto store = open();
+  const TuningResult result = sample_result("a");
+  ASSERT_TRUE(store->put(result));
+  EXPECT_TRUE(store->forget(sample_problem(), kA100));
+  EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+  EXPECT_EQ(store->timings(sample_problem(), kA100).size(), 1u);
+  EXPECT_TRUE(store->find_binary(result.binaries[0].key));
+  EXPECT_EQ(store->check(), std::vector<std::string>{});
+}
+
+TEST_F(StoreTest, DecidedConfigIsNoLongerRejected) {
+  auto store = open();
+  TuningResult result = sample_result("a");
+  Rejection rejection = result.rejections[0];
+  rejection.config = result.decision.config;
+  ASSERT_TRUE(store->put_rejections({rejection}));
+  EXPECT_EQ(store->rejections(sample_problem(), kA100).size(), 1u);
+  result.rejections.clear();
+  ASSERT_TRUE(store->put(result));
+  EXPECT_TRUE(store->rejections(sample_problem(), kA100).empty());
+}
+
+TEST_F(StoreTest, RepeatedEvidenceOfOneKindKeepsTheNewest) {
+  auto store = open();
+  const TuningResult result = sample_result("a");
+  ASSERT_TRUE(store->put(result));
+  Timing timing = result.timings[0];
+  timing.time_ns = 4000;
+  ASSERT_TRUE(store->put_timing(timing));
+  ASSERT_EQ(store->timings(sample_problem(), kA100).size(), 1u);
+  EXPECT_EQ(store->timings(sample_problem(), kA100)[0].time_ns, 4000);
+  timing.limits = "rtx-3090";
+  ASSERT_TRUE(store->put_timing(timing));
+  EXPECT_EQ(store->timings(sample_problem(), kA100).size(), 2u);
+}
+
+TEST_F(StoreTest, OneFailedVerificationTakesTheVerifiedMarkAway) {
+  auto store = open();
+  const TuningResult result = sample_result("a");
+  ASSERT_TRUE(store->put(result));
+  Verification failed = result.verifications[0];
+  failed.device = "A30, driver 580";
+  failed.passed = false;
+  failed.worst_error = std::nan("");
+  ASSERT_TRUE(store->put_verification(failed));
+  EXPECT_EQ(store->find_decision(sample_problem(), kA100)->verified, Verified::none);
+  const auto all = store->verifications(sample_problem());
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_TRUE(std::isnan(all[0].worst_error) || std::isnan(all[1].worst_error));
+
+  failed.passed = true;  // on the same device, for example after its driver was mended
+  ASSERT_TRUE(store->put_verification(failed));
+  EXPECT_EQ(store->find_decision(sample_problem(), kA100)->verified, Verified::device);
+}
+
+TEST_F(StoreTest, PlanOfAMissingBinaryRollsTheWholeResultBack) {
+  auto store = open();
+  TuningResult result = sample_result("a");
+  result.plans[0].kernels.push_back({hash_text("nowhere"), "combine", 64, 0});
+  EXPECT_FALSE(store->put(result));
+  ASSERT_EQ(store->warnings().size(), 1u);
+  EXPECT_NE(store->warnings()[0].find(hash_text("nowhere").hex()), std::string::npos);
+  EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+  EXPECT_FALSE(store->has_binary(result.binaries[0].key));
+  EXPECT_TRUE(store->problems().empty());
+  EXPECT_TRUE(store->timings(sample_problem(), kA100).empty());
+}
+
+TEST_F(StoreTest, DecisionOfAMissingPlanIsRefused) {
+  auto store = open();
+  TuningResult result = sample_result("a");
+  result.decision.plan = hash_text("no such plan");
+  EXPECT_FALSE(store->put(result));
+  EXPECT_FALSE(store->has_binary(result.binaries[0].key));
+  result.decision.plan = Hash128{};  // never compiled: legal
+  EXPECT_TRUE(store->put(result));
+}
+
+// SQLite fails in the last statement of the transaction: nothing of the earlier ones stays.
+TEST_F(StoreTest, FailureOfTheLastStatementLeavesNothing) {
+  auto store = open();
+  TuningResult result = sample_result("a");
+  result.decision.kind = static_cast<DecisionKind>(77);  // violates the foreign key to the kinds
+  EXPECT_FALSE(store->put(result));
+  EXPECT_EQ(store->warnings().size(), 1u);
+  EXPECT_TRUE(store->problems().empty());
+  EXPECT_TRUE(store->list_binaries().empty());
+  EXPECT_TRUE(store->put(sample_result("b")));
+}
+
+TEST_F(StoreTest, TextThatIsNotJsonAndTimesThatAreNoneAreRefused) {
+  auto store = open();
+  TuningResult result = sample_result("a");
+  result.decision.config = "threads=128";
+  EXPECT_FALSE(store->put(result));
+  result = sample_result("a");
+  result.timings[0].time_ns = std::nan("");
+  EXPECT_FALSE(store->put(result));
+  result = sample_result("a");
+  result.rejections[0].problem.bucket = "";
+  EXPECT_FALSE(store->put(result));
+  EXPECT_EQ(store->warnings().size(), 3u);
+  EXPECT_TRUE(store->problems().empty());
+}
+
+TEST_F(StoreTest, ViewsAnswerInPlainSql) {
+  ASSERT_TRUE(open()->put(sample_result("a")));
+  EXPECT_EQ(
+      sql("SELECT op, problem, gpu, config, kind, time_us, verified, decided_at FROM winners"),
+      std::vector<std::string>{
+          R"(combine_topk_swa|{"K":512,"ratio":4,"T":16}|a100-sxm4-80gb|)"
+          R"({"name":"a","threads":128}|measured|4.321|device|2023-11-14 22:13:20)"});
+  EXPECT_EQ(sql("SELECT op, gpu, config, time_us, spread_us, rounds, verified FROM candidates"),
+            std::vector<std::string>{R"(combine_topk_swa|a100-sxm4-80gb|)"
+                                     R"({"name":"a","threads":128}|4.321|0.013|9|device)"});
+  EXPECT_EQ(
+      sql("SELECT op, gpu, config, stage, reason FROM rejects"),
+      std::vector<std::string>{R"(combine_topk_swa|a100-sxm4-80gb|{"threads":1024}|verify|wrong)"});
+  EXPECT_EQ(sql("SELECT op, arch, ordinal, entry, threads, registers, spill_bytes FROM kernels"),
+            (std::vector<std::string>{"combine_topk_swa|sm_80|0|combine|128|40|24",
+                                      "combine_topk_swa|sm_80|1|combine|128|40|24"}));
+}
+
+TEST_F(StoreTest, WinnersShowsTheBestKindOnly) {
+  {
+    auto store = open();
+    ASSERT_TRUE(store->put(sample_result("m", 16, DecisionKind::measured)));
+    ASSERT_TRUE(store->put(sample_result("p", 16, DecisionKind::predicted)));
+    TuningResult fallback = sample_result("d", 32, DecisionKind::fallback);
+    fallback.decision.time_ns = 0;
+    fallback.verifications.clear();
+    ASSERT_TRUE(store->put(fallback));
+  }
+  EXPECT_EQ(sql("SELECT kind, time_us, verified FROM winners"),
+            (std::vector<std::string>{"measured|4.321|device", "default|NULL|NULL"}));
+}
+
+TEST_F(StoreTest, NothingIsMadeBeforeTheFirstWrite) {
+  path_ = folder_ + "/not/yet/kiln.db";
+  auto store = open();
+  EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+  EXPECT_TRUE(store->check().empty());
+  EXPECT_TRUE(store->info().writable);
+  EXPECT_TRUE(files_in_folder().empty());
+  EXPECT_TRUE(store->warnings().empty());
+  ASSERT_TRUE(store->put(sample_result("a")));
+  struct stat status;
+  ASSERT_EQ(::stat(path_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777u, 0600u);
+  for (const char* folder : {"/not", "/not/yet"}) {
+    ASSERT_EQ(::stat((folder_ + folder).c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777u, 0700u);
+  }
+}
+
+TEST_F(StoreTest, InfoCountsWhatIsThere) {
+  auto store = open();
+  ASSERT_TRUE(store->put(sample_result("a")));
+  ASSERT_TRUE(store->put(sample_result("b", 32)));
+  const StoreInfo info = store->info();
+  EXPECT_EQ(info.path, path_);
+  EXPECT_EQ(info.pack, "");
+  EXPECT_TRUE(info.writable);
+  EXPECT_EQ(info.schema_version, kSchemaVersion);
+  EXPECT_GT(info.file_bytes, 0);
+  EXPECT_EQ(info.decisions, 2);
+  EXPECT_EQ(info.binaries, 4);
+  EXPECT_EQ(info.timings, 2);
+}
+
+TEST_F(StoreTest, MemoryIsALegalPathAndLeavesNoFile) {
+  path_ = ":memory:";
+  auto store = open();
+  EXPECT_TRUE(store->put(sample_result("a")));
+  EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+  EXPECT_TRUE(store->warnings().empty());
+  EXPECT_EQ(store->info().path, ":memory:");
+  EXPECT_FALSE(open()->find_decision(sample_problem(), kA100));  // each has its own
+}
+
+TEST_F(StoreTest, PathWithCharactersOfAUriIsTakenLiterally) {
+  path_ = folder_ + "/a b?c#d%20.db";
+  ASSERT_TRUE(open()->put(sample_result("a")));
+  EXPECT_TRUE(std::filesystem::exists(path_));
+  EXPECT_TRUE(
+      open(StoreOptions::Mode::read_only)->find_decision(sample_problem(), kA100).has_value());
+}
+
+TEST_F(StoreTest, RelativePathIsFixedWhenTheStoreIsOpened) {
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder_);
+  path_ = "relative.db";
+  auto store = open();
+  std::filesystem::current_path(before);
+  ASSERT_TRUE(store->put(sample_result("a")));
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/relative.db"));
+}
+
+TEST_F(StoreTest, TwoStoresOfOnePathSeeEachOthersWrites) {
+  auto one = open();
+  auto other = open();
+  ASSERT_TRUE(one->put(sample_result("a")));
+  EXPECT_TRUE(other->find_decision(sample_problem(), kA100));
+  ASSERT_TRUE(other->put(sample_result("b", 32)));
+  one.reset();
+  EXPECT_TRUE(other->find_decision(sample_problem(32), kA100));
+  // The same file by another name.
+  std::filesystem::create_symlink(path_, folder_ + "/link.db");
+  std::filesystem::create_hard_link(path_, folder_ + "/hard.db");
+  for (const char* name : {"/link.db", "/hard.db"}) {
+    auto third = Store::open({.path = folder_ + name});
+    EXPECT_TRUE(third->put(sample_result(name, 64)));
+    EXPECT_TRUE(other->find_decision(sample_problem(64), kA100));
+    EXPECT_TRUE(third->forget(sample_problem(64), kA100));
+  }
+  EXPECT_TRUE(other->warnings().empty());
+}
+
+// A second descriptor in the process would drop the locks; another process would then write into an
+// open transaction.
+TEST_F(StoreTest, SecondOpenInTheProcessKeepsTheLocksOfTheFirst) {
+  auto store = open();
+  ASSERT_TRUE(store->put(sample_result("a")));
+  for (int i = 0; i < 3; ++i) {
+    open();
+    open(StoreOptions::Mode::read_only);
+    Store::open({.path = ":memory:", .pack = path_});
+  }
+  // In WAL mode an open connection holds a shared lock, so nobody else can take an exclusive one.
+  const pid_t child = start_child([&] {
+    sqlite3* database = nullptr;
+    sqlite3_open(path_.c_str(), &database);
+    const int code =
+        sqlite3_exec(database, "PRAGMA journal_mode = DELETE", nullptr, nullptr, nullptr);
+    return code == SQLITE_BUSY ? 0 : 1;
+  });
+  if (store->info().wal)
+    EXPECT_EQ(wait_for(child), 0);
+  else
+    wait_for(child);
+}
+
+TEST_F(StoreTest, ReaderOfTheSameFileIsUpgradedWhenAWriterComes) {
+  ASSERT_TRUE(open()->put(sample_result("a")));
+  auto reader = open(StoreOptions::Mode::read_only);
+  auto writer = open();
+  ASSERT_TRUE(writer->put(sample_result("b", 32)));
+  EXPECT_TRUE(reader->find_decision(sample_problem(32), kA100));
+  EXPECT_FALSE(reader->put(sample_result("c", 64)));
+  EXPECT_EQ(reader->warnings().size(), 1u);
+}
+
+TEST_F(StoreTest, ThreadsShareOneStore) {
+  auto store = open();
+  auto second = open();
+  std::vector<std::thread> threads;
+  constexpr int kRounds = 12;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      Store& mine = thread % 2 == 0 ? *store : *second;
+      for (int i = 0; i < kRounds; ++i) {
+        const int rows = thread * kRounds + i;
+        EXPECT_TRUE(mine.put(sample_result(std::to_string(rows), rows)));
+        EXPECT_TRUE(mine.find_decision(sample_problem(rows), kA100));
+        mine.info();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(store->list_decisions().size(), 4u * kRounds);
+  EXPECT_EQ(store->check(), std::vector<std::string>{});
+}
+
+TEST_F(StoreTest, ThreadsThatOpenAndCloseOnePathDoNotDisturbEachOther) {
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int i = 0; i < 8; ++i) {
+        const int rows = thread * 8 + i;
+        EXPECT_TRUE(open()->put(sample_result(std::to_string(rows), rows)));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  auto store = open();
+  EXPECT_EQ(store->list_decisions().size(), 32u);
+  EXPECT_EQ(store->check(), std::vector<std::string>{});
+}
+
+}  // namespace
+}  // namespace kiln::cache
