@@ -82,8 +82,9 @@ class Device {
                               Stream stream) noexcept = 0;
   virtual CaptureState capture_state(Stream stream) noexcept = 0;
 
-  // Memory. free() of 0 is legal. Copies to and from the host are finished on return and wait for no stream: synchronize() first with
-  // the one whose work they read. All are legal during anyone's capture, which stays valid.
+  // Memory. free() of 0 is legal. Copies to and from the host are finished on return and wait for
+  // no stream: synchronize() first with the one whose work they read. All are legal during anyone's
+  // capture, which stays valid.
   virtual DevicePtr allocate(int64_t bytes) = 0;
   virtual void free(DevicePtr pointer) noexcept = 0;
   virtual int64_t free_bytes() = 0;
@@ -93,7 +94,7 @@ class Device {
   virtual void fill(DevicePtr to, uint8_t value, int64_t bytes, Stream stream) = 0;
 
   // Streams and graphs of the library's own (tuner, bench, tests). Never a device-wide
-  // synchronisation.
+  // synchronisation. Graphs are destroyed before their Device.
   virtual Stream create_stream() = 0;
   virtual void destroy_stream(Stream stream) noexcept = 0;
   virtual void synchronize(Stream stream) = 0;

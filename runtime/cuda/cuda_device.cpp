@@ -401,16 +401,13 @@ Image CudaDevice::load_image(const jit::Binary& binary) const {
 }
 
 LoadedKernel CudaDevice::load(const jit::Binary& binary, int threads, int64_t dynamic_smem_bytes) {
-  const int64_t smem_limit_bytes = info_.gpu.smem_per_cta_optin_bytes;
-  const auto require_smem = [&](int64_t static_smem_bytes) {
-    if (dynamic_smem_bytes >= 0 && static_smem_bytes + dynamic_smem_bytes <= smem_limit_bytes)
-      return;
+  const auto fail_smem = [&](int64_t static_smem_bytes) {
     fail(
         Status::unsupported,
         "Kernel {} asks for {} bytes of shared memory ({} of them static); a CTA on {} ({}) has at "
         "most {}. Use a config with smaller tiles.",
         binary.entry, static_smem_bytes + dynamic_smem_bytes, static_smem_bytes, info_.id,
-        info_.name, smem_limit_bytes);
+        info_.name, info_.gpu.smem_per_cta_optin_bytes);
   };
   const auto require_threads = [&](int limit) {
     if (threads >= 1 && threads <= limit) return;
@@ -418,8 +415,10 @@ LoadedKernel CudaDevice::load(const jit::Binary& binary, int threads, int64_t dy
          "Kernel {} is to be launched with {} threads; on {} ({}) this binary allows 1 to {}.",
          binary.entry, threads, info_.id, info_.name, limit);
   };
-  require_smem(0);
   require_threads(kMaxThreadsPerCta);
+  if (dynamic_smem_bytes < 0 || dynamic_smem_bytes > info_.gpu.smem_per_cta_optin_bytes) {
+    fail_smem(0);
+  }
 
   const Scope scope(driver_, context_, Capture::relaxed);
   require(scope.result(), "make its context current");
@@ -433,10 +432,14 @@ LoadedKernel CudaDevice::load(const jit::Binary& binary, int threads, int64_t dy
             fmt::format("read an attribute of {}", binary.entry));
     return value;
   };
-  require_smem(get(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
   require_threads(get(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK));
-  require(driver_.func_set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                     static_cast<int>(dynamic_smem_bytes)),
+  // The driver is the judge of the sum: on some cards the static size includes what the system
+  // reserves.
+  const CUresult result =
+      driver_.func_set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                 static_cast<int>(dynamic_smem_bytes));
+  if (result == CUDA_ERROR_INVALID_VALUE) fail_smem(get(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
+  require(result,
           fmt::format("set the shared memory of {} to {} bytes", binary.entry, dynamic_smem_bytes));
   if (driver_.func_load != nullptr) {
     require(driver_.func_load(function), fmt::format("upload kernel {}", binary.entry));
