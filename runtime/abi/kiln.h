@@ -108,7 +108,7 @@ typedef int (*kiln_progress_fn)(void *user, int done, int total, const char *wha
 /* Makes every kernel ready that the workload can reach: the tuned config of every bucket of its sizes, and the default config, which
  * covers every legal size. Finds them in the store, compiles what is missing, loads them and sets their attributes.
  * workload: JSON, NULL or "" for all ops with the model's shapes:
- *   {"tensor_parallel": 2,                                   optional; 1, 2, 4 or 8: which model shapes
+ *   {"tensor_parallel": 2,                                   optional; 1, 2 (default), 4 or 8: which model shapes
  *    "ops": [{"op": "combine_topk_swa",                      optional; all ops when left out
  *             "shape": {"ratio": 2, "top_k": 512},           optional; the model's shapes when left out
  *             "sizes": {"num_tokens": [1, 8192]}}]}          optional range [least, most] of a dynamic size; all buckets when left out
@@ -116,7 +116,8 @@ typedef int (*kiln_progress_fn)(void *user, int done, int total, const char *wha
  * KILN_INVALID_ARGUMENT, KILN_NOT_FOUND, KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_INTERRUPTED. */
 KILN_API kiln_status kiln_prepare(kiln_session *session, const char *workload, kiln_progress_fn progress, void *user);
 
-/* From here on a compile is an error: calls that would need one return KILN_NOT_PREPARED. Idempotent. */
+/* From here on a compile is an error: calls that would need one return KILN_NOT_PREPARED. Idempotent. KILN_BAD_STATE while a kiln_prepare of
+ * this session is running (also for kiln_close). */
 KILN_API kiln_status kiln_seal(kiln_session *session);
 
 /* ---- plans ----------------------------------------------------------------------------------------------------------------- */

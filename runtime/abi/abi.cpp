@@ -1,0 +1,261 @@
+// The functions of kiln.h: each checks its handles and pointers, does one thing of Session, and
+// turns what fails into a status.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "jit/base/error.h"
+#include "jit/base/hash.h"
+#include "runtime/abi/boundary.h"
+#include "runtime/abi/kiln.h"
+#include "runtime/handles.h"
+#include "runtime/session.h"
+#include "templates/abi.h"
+
+namespace {
+
+using kiln::fail;
+using kiln::Status;
+using kiln::runtime::guarded;
+using kiln::runtime::Session;
+
+std::string text_or_empty(const char* text) { return text == nullptr ? "" : text; }
+
+void require_pointer(const void* pointer, const char* function, const char* argument) {
+  if (pointer == nullptr) fail(Status::invalid_argument, "{}: {} is NULL", function, argument);
+}
+
+// Fields that the caller's header does not know keep their defaults; fields that this library does
+// not know must be zero.
+kiln_options read_options(const kiln_options* options) {
+  kiln_options known{};
+  known.size = sizeof known;
+  if (options == nullptr) return known;
+  const size_t size = options->size;
+  constexpr size_t kLargest = 4096;
+  if (size < sizeof(size_t) || size > kLargest) {
+    fail(Status::invalid_argument,
+         "kiln_open: options->size is {}; set it to sizeof(kiln_options), which is {} here", size,
+         sizeof known);
+  }
+  const auto* bytes = reinterpret_cast<const unsigned char*>(options);
+  if (size > sizeof known && std::any_of(bytes + sizeof known, bytes + size,
+                                         [](unsigned char byte) { return byte != 0; })) {
+    fail(Status::invalid_argument,
+         "kiln_open: options has {} bytes, newer than this library's {}, and sets an option that "
+         "this library does not "
+         "know; update libkiln or leave the new options zero",
+         size, sizeof known);
+  }
+  std::memcpy(&known, options, std::min(size, sizeof known));
+  if (known.log_level < KILN_LOG_ERROR || known.log_level > KILN_LOG_DEBUG) {
+    fail(Status::invalid_argument,
+         "kiln_open: options->log_level is {}; it must be KILN_LOG_ERROR (0) to KILN_LOG_DEBUG (3)",
+         static_cast<int>(known.log_level));
+  }
+  return known;
+}
+
+// Gives a result struct to a caller whose header may be older or newer; the caller's size stays.
+template <typename Result>
+void write_result(const Result& result, Result* out, const char* function, const char* argument) {
+  require_pointer(out, function, argument);
+  const size_t size = out->size;
+  if (size < sizeof(size_t)) {
+    fail(Status::invalid_argument,
+         "{}: {}->size is {}; set it to the sizeof of its struct, which is {} here", function,
+         argument, size, sizeof result);
+  }
+  const size_t copied = std::min(size, sizeof result) - sizeof(size_t);
+  std::memcpy(reinterpret_cast<char*>(out) + sizeof(size_t),
+              reinterpret_cast<const char*>(&result) + sizeof(size_t), copied);
+}
+
+void write_text(const std::string& text, char* buffer, size_t capacity, size_t* needed) {
+  if (needed != nullptr) *needed = text.size() + 1;
+  if (buffer == nullptr || capacity == 0) return;
+  const size_t length = std::min(text.size(), capacity - 1);
+  std::memcpy(buffer, text.data(), length);
+  buffer[length] = '\0';
+}
+
+kiln::runtime::Progress wrap_progress(kiln_progress_fn progress, void* user) {
+  if (progress == nullptr) return nullptr;
+  return [progress, user](int done, int total, const std::string& what) {
+    return progress(user, done, total, what.c_str()) == 0;
+  };
+}
+
+kiln::Hash128 abi_hash() {
+  kiln::HashRecord record;
+  record.field("abi_version", KILN_ABI_VERSION);
+  for (const kiln::templates::Op* op : kiln::templates::ops()) {
+    record.field("op", op->name).field("version", op->version);
+    for (const kiln::templates::Field& field : kiln::templates::abi_fields(*op)) {
+      record.field("field", field.name).field("kind", static_cast<int64_t>(field.kind));
+      if (field.kind == kiln::templates::FieldKind::pointer) {
+        const kiln::templates::Arg& arg = op->args[static_cast<size_t>(field.arg)];
+        record.field("dtype", kiln::templates::dtype_name(arg.dtype));
+      }
+    }
+    for (const kiln::templates::Size& size : op->sizes) {
+      if (size.kind != kiln::templates::SizeKind::fixed) continue;
+      record.field("fixed", size.field);
+      for (const kiln::templates::SizeName& name : size.names) record.field(name.name, name.value);
+    }
+  }
+  return record.hash();
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* kiln_status_name(kiln_status status) {
+  switch (status) {
+    case KILN_OK:
+      return "KILN_OK";
+    case KILN_INVALID_ARGUMENT:
+      return "KILN_INVALID_ARGUMENT";
+    case KILN_NOT_FOUND:
+      return "KILN_NOT_FOUND";
+    case KILN_UNSUPPORTED:
+      return "KILN_UNSUPPORTED";
+    case KILN_NOT_PREPARED:
+      return "KILN_NOT_PREPARED";
+    case KILN_BAD_STATE:
+      return "KILN_BAD_STATE";
+    case KILN_CLOSED:
+      return "KILN_CLOSED";
+    case KILN_FORKED:
+      return "KILN_FORKED";
+    case KILN_NO_DRIVER:
+      return "KILN_NO_DRIVER";
+    case KILN_NO_COMPILER:
+      return "KILN_NO_COMPILER";
+    case KILN_COMPILE_ERROR:
+      return "KILN_COMPILE_ERROR";
+    case KILN_DRIVER_ERROR:
+      return "KILN_DRIVER_ERROR";
+    case KILN_OUT_OF_MEMORY:
+      return "KILN_OUT_OF_MEMORY";
+    case KILN_STORE_ERROR:
+      return "KILN_STORE_ERROR";
+    case KILN_INTERRUPTED:
+      return "KILN_INTERRUPTED";
+    case KILN_INTERNAL:
+      return "KILN_INTERNAL";
+  }
+  return "unknown status";
+}
+
+const char* kiln_last_error(void) { return kiln::runtime::last_error(); }
+
+const char* kiln_version(void) { return KILN_VERSION; }
+
+kiln_status kiln_open(const kiln_options* options, kiln_session** session) {
+  if (session != nullptr) *session = nullptr;
+  return guarded([&] {
+    require_pointer(session, "kiln_open", "session");
+    const kiln_options known = read_options(options);
+    kiln::runtime::SessionOptions wanted;
+    if (known.device != nullptr) wanted.device = known.device;
+    wanted.store = text_or_empty(known.store);
+    wanted.pack = text_or_empty(known.pack);
+    wanted.log = kiln::runtime::Log(known.log, known.log_user, known.log_level);
+    *session = kiln::runtime::register_session(std::make_unique<Session>(wanted));
+  });
+}
+
+kiln_status kiln_close(kiln_session* session) {
+  if (session == nullptr) return KILN_OK;
+  return guarded([&] {
+    Session& open = kiln::runtime::require_session(session);
+    open.require_idle("kiln_close");
+    if (!session->open.exchange(false))
+      fail(Status::closed, "the session has been closed by kiln_close");
+    kiln::runtime::mark_plans_closed(&open);
+    session->session.reset();
+  });
+}
+
+kiln_status kiln_prepare(kiln_session* session, const char* workload, kiln_progress_fn progress,
+                         void* user) {
+  return guarded([&] {
+    kiln::runtime::require_session(session).prepare(text_or_empty(workload),
+                                                    wrap_progress(progress, user));
+  });
+}
+
+kiln_status kiln_seal(kiln_session* session) {
+  return guarded([&] { kiln::runtime::require_session(session).seal(); });
+}
+
+kiln_status kiln_plan_create(kiln_session* session, const char* op, const char* shape,
+                             kiln_plan** plan) {
+  if (plan != nullptr) *plan = nullptr;
+  return guarded([&] {
+    Session& open = kiln::runtime::require_session(session);
+    require_pointer(op, "kiln_plan_create", "op");
+    require_pointer(plan, "kiln_plan_create", "plan");
+    *plan = open.create_plan(op, text_or_empty(shape));
+  });
+}
+
+kiln_status kiln_plan_destroy(kiln_plan* plan) {
+  if (plan == nullptr) return KILN_OK;
+  return guarded([&] {
+    kiln::runtime::require_plan(plan);
+    plan->open.store(false, std::memory_order_release);
+  });
+}
+
+kiln_status kiln_op_supported(kiln_session* session, const char* op, const char* shape,
+                              char* buffer, size_t capacity, size_t* needed) {
+  std::string text;
+  const kiln_status status = guarded([&] {
+    Session& open = kiln::runtime::require_session(session);
+    require_pointer(op, "kiln_op_supported", "op");
+    text = open.why_supported(op, shape);
+  });
+  const kiln_status written = guarded([&] {
+    write_text(status == KILN_OK ? text : kiln::runtime::last_error(), buffer, capacity, needed);
+  });
+  return status != KILN_OK ? status : written;
+}
+
+kiln_status kiln_explain(kiln_session* session, const char* op, const char* shape,
+                         const char* sizes, char* buffer, size_t capacity, size_t* needed) {
+  return guarded([&] {
+    Session& open = kiln::runtime::require_session(session);
+    require_pointer(op, "kiln_explain", "op");
+    write_text(open.explain(op, text_or_empty(shape), sizes).dump(2), buffer, capacity, needed);
+  });
+}
+
+kiln_status kiln_get_stats(kiln_session* session, kiln_stats* stats) {
+  return guarded([&] {
+    write_result(kiln::runtime::require_session(session).stats(), stats, "kiln_get_stats", "stats");
+  });
+}
+
+kiln_status kiln_get_digests(kiln_session* session, kiln_digests* digests) {
+  return guarded([&] {
+    const kiln::runtime::Digests known = kiln::runtime::require_session(session).digests();
+    kiln_digests result{};
+    std::copy(known.exact.bytes.begin(), known.exact.bytes.end(), result.exact);
+    std::copy(known.numerics.bytes.begin(), known.numerics.bytes.end(), result.numerics);
+    write_result(result, digests, "kiln_get_digests", "digests");
+  });
+}
+
+kiln_status kiln_abi_hash(uint8_t hash[16]) {
+  return guarded([&] {
+    require_pointer(hash, "kiln_abi_hash", "hash");
+    const kiln::Hash128 value = abi_hash();
+    std::copy(value.bytes.begin(), value.bytes.end(), hash);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,362 @@
+#include "runtime/call_checks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "jit/base/error.h"
+
+namespace kiln::runtime {
+namespace {
+
+using templates::Arg;
+using templates::Extent;
+using templates::Field;
+using templates::FieldKind;
+using templates::kFieldBytes;
+using templates::Op;
+using templates::Presence;
+using templates::Size;
+using templates::SizeKind;
+using templates::Sizes;
+using templates::Term;
+using Place = FieldResolver::Place;
+
+constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+constexpr int64_t kSmallest = std::numeric_limits<int64_t>::min();
+
+inline int64_t saturating_multiply(int64_t a, int64_t b) noexcept {
+  int64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) return (a < 0) == (b < 0) ? kLargest : kSmallest;
+  return product;
+}
+
+inline int64_t saturating_add(int64_t a, int64_t b) noexcept {
+  int64_t sum = 0;
+  if (__builtin_add_overflow(a, b, &sum)) return a > 0 ? kLargest : kSmallest;
+  return sum;
+}
+
+inline int64_t divide_up(int64_t value, int64_t divisor) noexcept {
+  if (divisor == 1 || value <= 0) return value;
+  return (value - 1) / divisor + 1;
+}
+
+inline int64_t place_value(const Place& place, const int64_t* fields) noexcept {
+  if (place.kind == Place::Kind::field) return fields[place.field];
+  int64_t value = place.constant;
+  for (const Place::Summand& summand : place.summands) {
+    value = saturating_add(value, saturating_multiply(fields[summand.field], summand.factor));
+  }
+  return value;
+}
+
+inline bool is_known(const Place& place) noexcept { return place.kind != Place::Kind::unknown; }
+
+uint64_t stated_bytes(const void* args) noexcept {
+  uint64_t bytes = 0;
+  std::memcpy(&bytes, args, sizeof bytes);
+  return bytes;
+}
+
+bool may_be_zero(const Op& op, const Field& field) {
+  switch (field.kind) {
+    case FieldKind::struct_bytes:
+    case FieldKind::size:
+      return false;
+    case FieldKind::pointer:
+    case FieldKind::stride:
+      return op.args[static_cast<size_t>(field.arg)].presence == Presence::optional;
+    case FieldKind::workspace:
+    case FieldKind::workspace_bytes:
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+int64_t FieldExtent::value(const int64_t* fields) const noexcept {
+  int64_t product = scale_;
+  for (const Factor& factor : factors_) {
+    const int64_t divided = divide_up(fields[factor.field], factor.divisor);
+    product = saturating_multiply(product, std::min(divided, factor.cap));
+  }
+  return saturating_add(product, offset_);
+}
+
+FieldResolver::FieldResolver(const Op& op, const Sizes& fixed)
+    : op_(op), fixed_(fixed), fields_(templates::abi_fields(op)) {
+  if (fields_.size() > kMaxFields) {
+    fail(Status::internal, "{}: its struct has {} fields; the runtime holds {}", op.name,
+         fields_.size(), kMaxFields);
+  }
+  for (const Size& size : op.sizes) {
+    if (size.kind != SizeKind::derived) continue;
+    try {
+      fixed_.set(size.symbol, size.derive(fixed_));
+    } catch (const Error&) {  // it needs a dynamic size, which only a call brings
+    }
+  }
+}
+
+Place FieldResolver::find(std::string_view symbol) const {
+  if (fixed_.contains(symbol)) {
+    return {.kind = Place::Kind::constant, .constant = fixed_[symbol]};
+  }
+  const Size* size = op_.find_size(symbol);
+  if (size != nullptr && size->kind == SizeKind::derived) return find_derived(*size);
+  const int field = templates::field_index(fields_, size != nullptr ? size->field : symbol);
+  if (field < 0) {
+    fail(Status::internal, "{}: the symbol '{}' is neither a size nor a stride field", op_.name,
+         symbol);
+  }
+  return {.kind = Place::Kind::field, .field = field};
+}
+
+// A derived size is a C++ function of all sizes. Its slopes are read off around a base point, and
+// the sum is believed when it also holds at points far from there.
+Place FieldResolver::find_derived(const Size& derived) const {
+  std::vector<const Size*> dynamic;
+  Sizes base = fixed_;
+  for (const Size& size : op_.sizes) {
+    if (size.kind != SizeKind::dynamic) continue;
+    dynamic.push_back(&size);
+    base.set(size.symbol, std::max<int64_t>(size.min, 1));
+  }
+  const auto value_at = [&](const Sizes& sizes) {
+    return templates::with_derived(op_, sizes)[derived.symbol];
+  };
+  Place place{.kind = Place::Kind::sum, .constant = value_at(base)};
+  for (const Size* size : dynamic) {
+    Sizes next = base;
+    next.set(size->symbol, base[size->symbol] + 1);
+    const int64_t factor = value_at(next) - value_at(base);
+    if (factor == 0) continue;
+    const int field = templates::field_index(fields_, size->field);
+    place.summands.push_back({.field = field, .factor = factor});
+    place.constant -= factor * base[size->symbol];
+  }
+  std::vector<int64_t> probe(fields_.size(), 0);
+  for (const int64_t distance : {2, 3, 17, 127, 1000, 4097, 30011}) {
+    Sizes far = base;
+    int64_t spread = distance;
+    for (const Size* size : dynamic) {
+      const int64_t value = std::min(base[size->symbol] + spread, size->max);
+      far.set(size->symbol, value);
+      probe[static_cast<size_t>(templates::field_index(fields_, size->field))] = value;
+      spread = spread * 7 % 30013;
+    }
+    if (value_at(far) != place_value(place, probe.data())) return {.kind = Place::Kind::unknown};
+  }
+  return place;
+}
+
+FieldExtent FieldResolver::compile(const Extent& extent, std::string_view what) const {
+  FieldExtent result;
+  result.offset_ = extent.offset;
+  result.scale_ = extent.scale;
+  for (const Term& term : extent.terms) {
+    const Place place = find(term.symbol);
+    switch (place.kind) {
+      case Place::Kind::constant:
+        result.scale_ = saturating_multiply(
+            result.scale_, std::min(divide_up(place.constant, term.divisor), term.cap));
+        break;
+      case Place::Kind::field:
+        result.factors_.push_back({.field = place.field, .divisor = term.divisor, .cap = term.cap});
+        break;
+      case Place::Kind::sum:
+      case Place::Kind::unknown:
+        fail(Status::internal,
+             "{}: the {} uses the derived size '{}', which a call cannot compute cheaply; write it "
+             "with the sizes it is derived from",
+             op_.name, what, term.symbol);
+    }
+  }
+  return result;
+}
+
+CallChecks::CallChecks(const Op& op, const Sizes& fixed) : op_(op), resolver_(op, fixed) {
+  const std::vector<Field>& fields = resolver_.fields();
+  for (size_t i = 0; i < fields.size(); ++i) {
+    const Field& field = fields[i];
+    const int index = static_cast<int>(i);
+    if (!may_be_zero(op, field)) least_fields_ = index + 1;
+    switch (field.kind) {
+      case FieldKind::struct_bytes:
+      case FieldKind::workspace_bytes:
+        break;
+      case FieldKind::workspace:
+        workspace_field_ = index;
+        break;
+      case FieldKind::size: {
+        const Size& size = op.sizes[static_cast<size_t>(field.size)];
+        sizes_.push_back({.field = index, .min = size.min, .max = size.max});
+        break;
+      }
+      case FieldKind::pointer: {
+        const Arg& arg = op.args[static_cast<size_t>(field.arg)];
+        PointerCheck check{.field = index,
+                           .presence = arg.presence,
+                           .misaligned_bits = static_cast<uint64_t>(arg.align_bytes) - 1};
+        for (const std::string& dim : arg.dims) check.dims.push_back(resolver_.find(dim));
+        pointers_.push_back(std::move(check));
+        break;
+      }
+      case FieldKind::stride: {  // follows the pointer of its argument
+        PointerCheck& check = pointers_.back();
+        const Arg& arg = op.args[static_cast<size_t>(field.arg)];
+        check.strides.push_back({.field = index,
+                                 .multiple = arg.stride_multiple,
+                                 .steps = check.dims[static_cast<size_t>(field.dim)],
+                                 .row = check.dims.back()});
+        break;
+      }
+    }
+  }
+  for (const templates::Requirement& requirement : op.requirements) {
+    requirements_.push_back({.small = resolver_.compile(requirement.small, "requirement"),
+                             .big = resolver_.compile(requirement.big, "requirement")});
+  }
+}
+
+const int64_t* CallChecks::view(const void* args, int64_t* storage) const noexcept {
+  const auto own_bytes = static_cast<uint64_t>(field_count()) * kFieldBytes;
+  const uint64_t bytes = stated_bytes(args);
+  if (bytes == own_bytes) [[likely]] {
+    return static_cast<const int64_t*>(args);
+  }
+  if (bytes % kFieldBytes != 0) return nullptr;
+  if (bytes < own_bytes) {
+    if (bytes < static_cast<uint64_t>(least_fields_) * kFieldBytes) return nullptr;
+    std::memcpy(storage, args, bytes);
+    std::memset(reinterpret_cast<char*>(storage) + bytes, 0, own_bytes - bytes);
+    return storage;
+  }
+  if (bytes > uint64_t{kMaxFields} * kFieldBytes) return nullptr;
+  const auto* fields = static_cast<const int64_t*>(args);
+  const bool tail_is_zero = std::all_of(fields + field_count(), fields + bytes / kFieldBytes,
+                                        [](int64_t value) { return value == 0; });
+  return tail_is_zero ? fields : nullptr;
+}
+
+bool CallChecks::sizes_hold(const int64_t* fields) const noexcept {
+  for (const SizeCheck& size : sizes_) {
+    const int64_t value = fields[size.field];
+    if (value < size.min || value > size.max) return false;
+  }
+  return true;
+}
+
+bool CallChecks::is_empty(const PointerCheck& check, const int64_t* fields) noexcept {
+  return std::any_of(check.dims.begin(), check.dims.end(), [&](const Place& dim) {
+    return is_known(dim) && place_value(dim, fields) <= 0;
+  });
+}
+
+// A stride that is never walked may hold anything; rows must not overlap, and views with their
+// dimensions in another order are legal.
+bool CallChecks::stride_holds(const StrideCheck& check, const int64_t* fields) noexcept {
+  if (is_known(check.steps) && place_value(check.steps, fields) <= 1) return true;
+  const int64_t stride = fields[check.field];
+  const int64_t least = is_known(check.row) ? place_value(check.row, fields) : 0;
+  if (stride < least) return false;
+  return check.multiple == 1 || stride % check.multiple == 0;
+}
+
+bool CallChecks::pointer_holds(const PointerCheck& check, const int64_t* fields) noexcept {
+  const auto pointer = static_cast<uint64_t>(fields[check.field]);
+  if (pointer == 0) {
+    return check.presence == Presence::optional || is_empty(check, fields);
+  }
+  bool good = (pointer & check.misaligned_bits) == 0;
+  for (const StrideCheck& stride : check.strides) good = good && stride_holds(stride, fields);
+  return good || is_empty(check, fields);
+}
+
+bool CallChecks::holds(const int64_t* fields) const noexcept {
+  if (!sizes_hold(fields)) return false;
+  for (const PointerCheck& pointer : pointers_) {
+    if (!pointer_holds(pointer, fields)) return false;
+  }
+  for (const RequirementCheck& requirement : requirements_) {
+    if (requirement.small.value(fields) > requirement.big.value(fields)) return false;
+  }
+  return true;
+}
+
+std::string CallChecks::explain_view(const void* args) const {
+  const uint64_t bytes = stated_bytes(args);
+  const int own_bytes = field_count() * kFieldBytes;
+  if (bytes > static_cast<uint64_t>(own_bytes) && bytes % kFieldBytes == 0 &&
+      bytes <= uint64_t{kMaxFields} * kFieldBytes) {
+    return fmt::format(
+        "{}: the struct is {} bytes, newer than this library's {}, and sets a field that this "
+        "library does not know; update libkiln or leave the new fields zero",
+        op_.name, bytes, own_bytes);
+  }
+  return fmt::format("{}: struct_bytes is {}; set it to sizeof(kiln_{}_args), which is {} here",
+                     op_.name, bytes, op_.name, own_bytes);
+}
+
+std::string CallChecks::explain_pointer(const PointerCheck& check, const int64_t* fields) const {
+  if (pointer_holds(check, fields)) return "";
+  const std::string& name = field_name(check.field);
+  const auto pointer = static_cast<uint64_t>(fields[check.field]);
+  if (pointer == 0) {
+    return fmt::format("{}: {} is NULL, but it is required and not empty ({})", op_.name, name,
+                       sizes_text(fields));
+  }
+  if ((pointer & check.misaligned_bits) != 0) {
+    return fmt::format("{}: {} is {:#x}, but it must be aligned to {} bytes", op_.name, name,
+                       pointer, check.misaligned_bits + 1);
+  }
+  for (const StrideCheck& stride : check.strides) {
+    if (stride_holds(stride, fields)) continue;
+    const int64_t value = fields[stride.field];
+    const int64_t least = is_known(stride.row) ? place_value(stride.row, fields) : 0;
+    if (value < least) {
+      return fmt::format("{}: {} is {}, but a row of {} has {} elements: it must be at least that",
+                         op_.name, field_name(stride.field), value, name, least);
+    }
+    return fmt::format("{}: {} is {}, but it must be a multiple of {} elements", op_.name,
+                       field_name(stride.field), value, stride.multiple);
+  }
+  return "";
+}
+
+std::string CallChecks::explain(const int64_t* fields) const {
+  for (const SizeCheck& size : sizes_) {
+    const int64_t value = fields[size.field];
+    if (value < size.min || value > size.max) {
+      const std::string legal = size.max == kLargest ? fmt::format("at least {}", size.min)
+                                                     : fmt::format("{} to {}", size.min, size.max);
+      return fmt::format("{}: {} is {}, but it must be {}", op_.name, field_name(size.field), value,
+                         legal);
+    }
+  }
+  for (const PointerCheck& pointer : pointers_) {
+    std::string sentence = explain_pointer(pointer, fields);
+    if (!sentence.empty()) return sentence;
+  }
+  for (size_t i = 0; i < requirements_.size(); ++i) {
+    const int64_t small = requirements_[i].small.value(fields);
+    const int64_t big = requirements_[i].big.value(fields);
+    if (small > big) {
+      return fmt::format("{}: {}; here {} > {} ({})", op_.name, op_.requirements[i].sentence, small,
+                         big, sizes_text(fields));
+    }
+  }
+  return "";
+}
+
+std::string CallChecks::sizes_text(const int64_t* fields) const {
+  std::vector<std::string> words;
+  for (const SizeCheck& size : sizes_) {
+    words.push_back(fmt::format("{} = {}", field_name(size.field), fields[size.field]));
+  }
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+}  // namespace kiln::runtime

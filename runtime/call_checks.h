@@ -1,0 +1,134 @@
+// What a legal call of an op with one fixed shape looks like, as tables of field indices: checking
+// a call walks numbers only, with no strings and no allocation. Sentences are made after a check
+// has failed, from the description.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "templates/abi.h"
+#include "templates/op.h"
+
+namespace kiln::runtime {
+
+inline constexpr int kMaxFields = 96;
+
+// An Extent over the fields of a call's struct; fixed sizes are folded into the scale. Same value
+// as Extent::value.
+class FieldExtent {
+ public:
+  FieldExtent() = default;
+  int64_t value(const int64_t* fields) const noexcept;
+
+ private:
+  friend class FieldResolver;
+  struct Factor {
+    int field = 0;
+    int64_t divisor = 1;
+    int64_t cap = 0;
+  };
+  int64_t offset_ = 0;
+  int64_t scale_ = 0;
+  std::vector<Factor> factors_;
+};
+
+// Where the symbols of an op live in a call: a constant of the fixed shape, or a field of the
+// struct.
+class FieldResolver {
+ public:
+  FieldResolver(const templates::Op& op, const templates::Sizes& fixed);
+
+  // sum: constant + factor * field + ..., which is what derived sizes mostly are. unknown: another
+  // function of the sizes of a call, whose extent is not checked.
+  struct Place {
+    enum class Kind { constant, field, sum, unknown } kind = Kind::constant;
+    int64_t constant = 0;
+    int field = 0;
+    struct Summand {
+      int field = 0;
+      int64_t factor = 0;
+    };
+    std::vector<Summand> summands;
+  };
+  Place find(std::string_view symbol) const;
+  FieldExtent compile(const templates::Extent& extent, std::string_view what) const;
+
+  const std::vector<templates::Field>& fields() const { return fields_; }
+
+ private:
+  Place find_derived(const templates::Size& size) const;
+
+  const templates::Op& op_;
+  templates::Sizes fixed_;  // with the derived sizes that follow from the fixed ones alone
+  std::vector<templates::Field> fields_;
+};
+
+class CallChecks {
+ public:
+  CallChecks(const templates::Op& op, const templates::Sizes& fixed);
+
+  // Views the caller's struct as fields. A shorter struct of an older header is copied to `storage`
+  // and filled with zeros; nullptr when the struct's size is not acceptable.
+  const int64_t* view(const void* args, int64_t* storage) const noexcept;
+
+  bool sizes_hold(const int64_t* fields) const noexcept;
+  bool holds(const int64_t* fields) const noexcept;  // sizes, pointers, strides, requirements
+
+  // Why view() or holds() failed; "" when it did not. Slow.
+  std::string explain_view(const void* args) const;
+  std::string explain(const int64_t* fields) const;
+
+  // "num_tokens = 70000, idx_width = 640": for the sentences of others.
+  std::string sizes_text(const int64_t* fields) const;
+
+  const templates::Op& op() const { return op_; }
+  int field_count() const { return static_cast<int>(resolver_.fields().size()); }
+  const FieldResolver& resolver() const { return resolver_; }
+  int workspace_field() const {
+    return workspace_field_;
+  }  // -1 without one; its size is the next field
+
+ private:
+  struct SizeCheck {
+    int field = 0;
+    int64_t min = 0;
+    int64_t max = 0;
+  };
+  struct StrideCheck {
+    int field = 0;
+    int64_t multiple = 1;
+    FieldResolver::Place steps;  // how many there are of the dimension that this stride walks
+    FieldResolver::Place row;    // extent of the innermost dimension
+  };
+  struct PointerCheck {
+    int field = 0;
+    templates::Presence presence = templates::Presence::required;
+    uint64_t misaligned_bits = 0;
+    std::vector<StrideCheck> strides;
+    std::vector<FieldResolver::Place> dims;
+  };
+  struct RequirementCheck {
+    FieldExtent small;
+    FieldExtent big;
+  };
+
+  static bool stride_holds(const StrideCheck& check, const int64_t* fields) noexcept;
+  static bool pointer_holds(const PointerCheck& check, const int64_t* fields) noexcept;
+  static bool is_empty(const PointerCheck& check, const int64_t* fields) noexcept;
+  std::string explain_pointer(const PointerCheck& check, const int64_t* fields) const;
+  const std::string& field_name(int field) const {
+    return resolver_.fields()[static_cast<size_t>(field)].name;
+  }
+
+  const templates::Op& op_;
+  FieldResolver resolver_;
+  int least_fields_ = 0;  // a shorter struct lacks a field that cannot be zero
+  int workspace_field_ = -1;
+  std::vector<SizeCheck> sizes_;
+  std::vector<PointerCheck> pointers_;
+  std::vector<RequirementCheck> requirements_;
+};
+
+}  // namespace kiln::runtime

@@ -1,0 +1,116 @@
+#include "runtime/choice.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "jit/base/error.h"
+#include "jit/base/gpu.h"
+#include "runtime/plan_record.h"
+
+namespace kiln::runtime {
+namespace {
+
+using cache::DecisionKind;
+using cache::DecisionRow;
+using cache::Problem;
+using cache::Verified;
+using templates::Config;
+using templates::Op;
+using templates::Sizes;
+
+// The one place that asks for decisions. Only the device's own class is asked here; what near
+// siblings know (kind `borrowed`) joins here.
+std::optional<DecisionRow> find_decision(cache::Store& store, const Problem& problem,
+                                         const Gpu& gpu) {
+  return store.find_decision(problem, gpu_class_key(gpu));
+}
+
+// Why the evidence of a decision is not enough to use it; "" when it is.
+std::string evidence_lacking(cache::Store& store, const DecisionRow& row) {
+  const cache::Decision& decision = row.decision;
+  for (const cache::Verification& verification : store.verifications(decision.problem)) {
+    if (verification.plan == decision.plan && !verification.passed) {
+      return fmt::format("it failed verification: {}", verification.detail);
+    }
+  }
+  const bool needs_proof =
+      decision.kind == DecisionKind::measured || decision.kind == DecisionKind::borrowed;
+  if (needs_proof && row.verified == Verified::none) return "it was never verified";
+  return "";
+}
+
+}  // namespace
+
+std::string limit_broken(const templates::LaunchPlan& launches, const Gpu& gpu) {
+  for (const templates::KernelLaunch& launch : launches.kernels) {
+    if (launch.threads < 1 || launch.threads > 1024) {
+      return fmt::format("{} wants {} threads; a block holds 1 to 1024", launch.entry,
+                         launch.threads);
+    }
+    if (launch.dynamic_smem_bytes > gpu.smem_per_cta_optin_bytes) {
+      return fmt::format("{} wants {} bytes of shared memory; {} gives a block at most {}",
+                         launch.entry, launch.dynamic_smem_bytes, gpu.name,
+                         gpu.smem_per_cta_optin_bytes);
+    }
+  }
+  return "";
+}
+
+Choice default_choice(const Op& op, const Sizes& fixed) {
+  Choice choice;
+  choice.config = op.default_config(fixed);
+  choice.kind = DecisionKind::fallback;
+  choice.reason = "the default of the op";
+  return choice;
+}
+
+Choice default_instead_of(const Choice& refused, const Op& op, const Sizes& fixed,
+                          std::string reason) {
+  Choice choice = default_choice(op, fixed);
+  choice.bucket = refused.bucket;
+  choice.has_decision = refused.has_decision;
+  choice.layer = refused.layer;
+  choice.reason = std::move(reason);
+  return choice;
+}
+
+Choice choose(cache::Store& store, const Op& op, const Sizes& fixed, const Sizes& bucket,
+              const Gpu& gpu) {
+  Choice choice = default_choice(op, fixed);
+  choice.bucket = bucket;
+  const std::optional<DecisionRow> row = find_decision(store, problem_of(op, fixed, bucket), gpu);
+  if (!row) {
+    choice.reason = "the store has no decision for this problem on this GPU class";
+    return choice;
+  }
+  const cache::Decision& decision = row->decision;
+  choice.has_decision = true;
+  choice.layer = row->layer;
+  const auto refuse = [&](const std::string& why) {
+    return default_instead_of(choice, op, fixed,
+                              fmt::format("the {} decision {} is not used: {}",
+                                          cache::kind_name(decision.kind), decision.config, why));
+  };
+
+  Config config;
+  try {
+    config = templates::parse_config(op, fixed, gpu, parse_json(decision.config, "config"));
+    const std::string broken = limit_broken(op.plan(fixed, config, gpu), gpu);
+    if (!broken.empty()) return refuse(broken);
+  } catch (const Error& error) {
+    return refuse(error.what());
+  }
+  const std::string lacking = evidence_lacking(store, *row);
+  if (!lacking.empty()) return refuse(lacking);
+
+  choice.config = config;
+  choice.kind = decision.kind;
+  choice.reason = decision.reason;
+  choice.verified = row->verified;
+  choice.time_ns = decision.time_ns;
+  choice.default_time_ns = decision.default_time_ns;
+  choice.recorded = store.find_plan(decision.plan);
+  return choice;
+}
+
+}  // namespace kiln::runtime

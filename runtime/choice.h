@@ -1,0 +1,37 @@
+// Which config serves a bucket on this GPU, and why: a usable decision of the store, else the op's
+// default.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cache/store.h"
+#include "templates/op.h"
+
+namespace kiln::runtime {
+
+struct Choice {
+  templates::Sizes bucket;
+  templates::Config config;
+  cache::DecisionKind kind = cache::DecisionKind::fallback;
+  std::string reason;         // why this config and no better one
+  bool has_decision = false;  // the store holds one, used or not
+  cache::Verified verified = cache::Verified::none;
+  double time_ns = 0;
+  double default_time_ns = 0;
+  std::string layer;                          // file that the decision came from
+  std::optional<cache::PlanRecord> recorded;  // what the decision was verified and measured with
+};
+
+Choice default_choice(const templates::Op& op, const templates::Sizes& fixed);
+Choice choose(cache::Store& store, const templates::Op& op, const templates::Sizes& fixed,
+              const templates::Sizes& bucket, const Gpu& gpu);
+
+// The default config in place of `refused`, with the reason.
+Choice default_instead_of(const Choice& refused, const templates::Op& op,
+                          const templates::Sizes& fixed, std::string reason);
+
+// Why a launch plan cannot run on this GPU whatever its registers; "" when it can.
+std::string limit_broken(const templates::LaunchPlan& launches, const Gpu& gpu);
+
+}  // namespace kiln::runtime

@@ -1,0 +1,159 @@
+// The questions of a session: can it serve an op, and which config would a call take and why.
+#include <algorithm>
+#include <utility>
+
+#include "jit/base/error.h"
+#include "jit/base/gpu.h"
+#include "runtime/plan_record.h"
+#include "runtime/session.h"
+
+namespace kiln::runtime {
+namespace {
+
+using templates::Op;
+using templates::Sizes;
+
+Json number_or_null(double value) { return value > 0 ? Json(value) : Json(nullptr); }
+
+Json verified_json(cache::Verified verified) {
+  if (verified == cache::Verified::none) return nullptr;
+  return cache::verified_name(verified);
+}
+
+Sizes parse_bucket(const Op& op, std::string_view sizes) {
+  const Sizes dynamic = templates::parse_dynamic(op, parse_json(sizes, "sizes"));
+  for (const templates::Bucket& bucket : op.buckets) {
+    if (dynamic.contains(bucket.symbol)) continue;
+    fail(Status::invalid_argument, "{}: the sizes lack \"{}\", by which the config is chosen",
+         op.name, op.find_size(bucket.symbol)->field);
+  }
+  return templates::nearest_bucket(op, dynamic);
+}
+
+}  // namespace
+
+std::string Session::why_supported(std::string_view op_name, const char* shape_text) {
+  const Op& op = templates::require_op(op_name);
+  require_arch(op);
+  Sizes fixed;
+  if (shape_text != nullptr) {
+    fixed = templates::parse_shape(op, parse_json(shape_text, "shape"));
+  } else if (op.model_shapes != nullptr) {
+    const std::vector<Sizes> shapes = op.model_shapes(kDefaultTensorParallel);
+    if (!shapes.empty()) fixed = shapes.front();
+  }
+  const Gpu& gpu = device_->info().gpu;
+  const ServedShape shape(op, 0, fixed, *device_);
+  const ServedVariant variant = describe_variant(shape, op.default_config(fixed));
+  const std::string broken = limit_broken(variant.launches, gpu);
+  if (!broken.empty()) {
+    fail(Status::unsupported, "{} {}: {}: use a smaller shape or another device", op.name,
+         shape.text, broken);
+  }
+  const bool has_binaries =
+      std::all_of(variant.keys.begin(), variant.keys.end(), [&](const KernelKey& key) {
+        return workshop_->kernels().find(key) != nullptr || store_->has_binary(key.binary);
+      });
+  if (!has_binaries) {
+    std::shared_ptr<jit::Compiler> compiler;
+    try {
+      compiler = workshop_->compiler();
+    } catch (const Error& error) {
+      fail(Status::unsupported,
+           "{} {}: the store has no kernel for {}, and it cannot be compiled: {}; install NVRTC or "
+           "use a store that was built for {}",
+           op.name, shape.text, workshop_->arch(), error.what(), gpu.name);
+    }
+    const std::vector<int> archs = compiler->supported_archs();
+    if (std::find(archs.begin(), archs.end(), gpu.cc()) == archs.end()) {
+      fail(Status::unsupported,
+           "{} {}: NVRTC {} does not know {}, only {}; install a newer CUDA toolkit", op.name,
+           shape.text, compiler->version(), workshop_->arch(), fmt::join(archs, ", "));
+    }
+  }
+  return fmt::format("{} {} is supported on {}; its default config is {}", op.name, shape.text,
+                     device_->info().name, templates::config_json(variant.config).dump());
+}
+
+Json Session::explain_choice(const ServedShape& shape, const Choice& choice,
+                             const ServedVariant& variant) {
+  Json kernels = Json::array();
+  for (size_t i = 0; i < variant.keys.size(); ++i) {
+    const KernelKey& key = variant.keys[i];
+    const ReadyKernel* ready = workshop_->kernels().find(key);
+    Json kernel = {{"entry", variant.launches.kernels[i].entry},
+                   {"binary", key.binary.hex()},
+                   {"threads", key.threads},
+                   {"dynamic_smem_bytes", key.dynamic_smem_bytes},
+                   {"loaded", ready != nullptr}};
+    if (ready != nullptr) {
+      kernel["arch"] = ready->arch;
+      kernel["registers"] = ready->resources.registers;
+      kernel["spill_bytes"] =
+          ready->resources.spill_store_bytes + ready->resources.spill_load_bytes;
+      kernel["static_smem_bytes"] = ready->resources.static_smem_bytes;
+      kernel["nvrtc"] = ready->nvrtc_version;
+      kernel["from"] = ready->origin == Origin::store ? "store" : "compiled";
+    } else {
+      kernel["in_store"] = store_->has_binary(key.binary);
+    }
+    kernels.push_back(std::move(kernel));
+  }
+  return {{"bucket", templates::dynamic_json(shape.op, choice.bucket)},
+          {"config", templates::config_json(variant.config)},
+          {"kind", cache::kind_name(choice.kind)},
+          {"reason", choice.reason},
+          {"verified", verified_json(choice.verified)},
+          {"time_ns", number_or_null(choice.time_ns)},
+          {"default_time_ns", number_or_null(choice.default_time_ns)},
+          {"file", choice.layer.empty() ? Json(nullptr) : Json(choice.layer)},
+          {"reduction_signature", variant.launches.reduction_signature},
+          {"kernels", std::move(kernels)}};
+}
+
+Json Session::explain(std::string_view op_name, std::string_view shape_text, const char* sizes) {
+  const Op& op = templates::require_op(op_name);
+  require_arch(op);
+  const Sizes fixed = templates::parse_shape(
+      op, shape_text.empty() ? Json::object() : parse_json(shape_text, "shape"));
+  const std::vector<Sizes> wanted =
+      sizes == nullptr ? templates::all_buckets(op) : std::vector{parse_bucket(op, sizes)};
+  ServedShape& shape = served_shape(op, fixed);
+  const DeviceInfo& device = device_->info();
+
+  Json buckets = Json::array();
+  for (size_t i = 0; i < shape.bucket_sizes.size(); ++i) {
+    if (std::find(wanted.begin(), wanted.end(), shape.bucket_sizes[i]) == wanted.end()) continue;
+    std::optional<ServedBucket> served;
+    ServedVariant variant;
+    {
+      const std::lock_guard lock(mutex_);
+      served = shape.buckets[i];
+      if (served) variant = shape.variants[served->variant];
+    }
+    const Choice choice =
+        served ? served->choice : choose(*store_, op, fixed, shape.bucket_sizes[i], device.gpu);
+    if (!served) variant = describe_variant(shape, choice.config);
+    Json entry = explain_choice(shape, choice, variant);
+    entry["prepared"] = served.has_value();
+    buckets.push_back(std::move(entry));
+  }
+
+  const cache::StoreInfo store = store_->info();
+  return {{"op", op.name},
+          {"version", op.version},
+          {"shape", templates::shape_json(op, fixed)},
+          {"sizes", sizes == nullptr ? Json(nullptr) : parse_json(sizes, "sizes")},
+          {"device",
+           {{"id", device.id},
+            {"name", device.name},
+            {"gpu", device.match},
+            {"arch", workshop_->arch()}}},
+          {"searched",
+           {{"store", store.path},
+            {"pack", store.pack.empty() ? Json(nullptr) : Json(store.pack)},
+            {"gpu_class", gpu_class_key(device.gpu)}}},
+          {"buckets", std::move(buckets)}};
+}
+
+}  // namespace kiln::runtime

@@ -1,0 +1,46 @@
+// What the opaque handles of the C interface point to. Both are small shells that live as long as
+// the process, so that a closed handle is answered with KILN_CLOSED; what they refer to is freed by
+// kiln_close.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "runtime/abi/kiln.h"
+
+namespace kiln::runtime {
+class Session;
+struct ServedShape;
+}  // namespace kiln::runtime
+
+struct kiln_session {
+  std::atomic<bool> open{true};
+  uint32_t fork_generation = 0;
+  std::unique_ptr<kiln::runtime::Session> session;
+};
+
+struct kiln_plan {
+  std::atomic<bool> open{true};
+  uint32_t fork_generation = 0;
+  int op_index = -1;  // position in templates::ops()
+  const char* op_name = "";
+  kiln::runtime::ServedShape* shape = nullptr;
+  kiln::runtime::Session* session = nullptr;
+  alignas(64) std::atomic<uint64_t> calls{
+      0};  // its own cache line: every call of every thread counts here
+};
+
+namespace kiln::runtime {
+
+// The one registry of the process. The handles are never freed.
+kiln_session* register_session(std::unique_ptr<Session> session);
+kiln_plan* register_plan(std::unique_ptr<kiln_plan> plan);
+void mark_plans_closed(const Session* session);
+
+// The session behind a handle that is open and of this process; fails with invalid_argument, forked
+// or closed.
+Session& require_session(kiln_session* session);
+void require_plan(kiln_plan* plan);
+
+}  // namespace kiln::runtime

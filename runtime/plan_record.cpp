@@ -1,0 +1,49 @@
+#include "runtime/plan_record.h"
+
+#include "jit/base/error.h"
+
+namespace kiln::runtime {
+
+cache::Problem problem_of(const templates::Op& op, const templates::Sizes& fixed,
+                          const templates::Sizes& bucket) {
+  return {.op = op.name,
+          .op_version = op.version,
+          .shape = canonical_json(templates::shape_json(op, fixed)),
+          .bucket = templates::bucket_key(op, bucket)};
+}
+
+cache::PlanRecord plan_record(const templates::Op& op, const templates::Sizes& fixed,
+                              const templates::Config& config, std::string_view arch,
+                              const templates::LaunchPlan& launches,
+                              std::span<const Hash128> binaries) {
+  if (binaries.size() != launches.kernels.size()) {
+    fail(Status::internal, "{}: a plan of {} kernels came with {} binaries", op.name,
+         launches.kernels.size(), binaries.size());
+  }
+  cache::PlanRecord record;
+  record.op = op.name;
+  record.op_version = op.version;
+  record.shape = canonical_json(templates::shape_json(op, fixed));
+  record.config = canonical_json(templates::config_json(config));
+  record.arch = arch;
+  record.reduction_signature = launches.reduction_signature;
+
+  HashRecord id;
+  id.field("op", record.op)
+      .field("op_version", record.op_version)
+      .field("shape", record.shape)
+      .field("config", record.config)
+      .field("arch", record.arch);
+  for (size_t i = 0; i < binaries.size(); ++i) {
+    const templates::KernelLaunch& launch = launches.kernels[i];
+    record.kernels.push_back({.binary = binaries[i],
+                              .entry = launch.entry,
+                              .threads = launch.threads,
+                              .dynamic_smem_bytes = launch.dynamic_smem_bytes});
+    id.field("binary", binaries[i].hex());
+  }
+  record.id = id.hash();
+  return record;
+}
+
+}  // namespace kiln::runtime

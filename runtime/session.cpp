@@ -1,0 +1,527 @@
+#include "runtime/session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "jit/base/error.h"
+#include "jit/base/gpu.h"
+#include "runtime/fork.h"
+#include "runtime/handles.h"
+#include "runtime/plan_record.h"
+
+namespace kiln::runtime {
+namespace {
+
+using cache::DecisionKind;
+using templates::Config;
+using templates::Op;
+using templates::Sizes;
+
+int op_position(const Op& op) {
+  const auto all = templates::ops();
+  return static_cast<int>(std::find(all.begin(), all.end(), &op) - all.begin());
+}
+
+cache::StoreOptions store_options(const SessionOptions& options) {
+  cache::StoreOptions result;
+  result.path = options.store;
+  result.pack = options.pack;
+  return result;
+}
+
+std::string store_text(const cache::StoreInfo& info) {
+  const std::string mode = info.writable ? "" : " (not writable)";
+  const std::string pack = info.pack.empty() ? "" : ", pack " + info.pack;
+  return info.path + mode + pack;
+}
+
+Json parse_shape_text(std::string_view shape) {
+  return shape.empty() ? Json::object() : parse_json(shape, "shape");
+}
+
+// Kinds that rest on a verification of exact binaries.
+bool rests_on_binaries(DecisionKind kind) {
+  return kind == DecisionKind::measured || kind == DecisionKind::borrowed;
+}
+
+bool same_kernels(const cache::PlanRecord& recorded, const ServedVariant& variant) {
+  return std::equal(recorded.kernels.begin(), recorded.kernels.end(), variant.keys.begin(),
+                    variant.keys.end(),
+                    [](const cache::PlanRecord::Kernel& kernel, const KernelKey& key) {
+                      return kernel.binary == key.binary && kernel.threads == key.threads &&
+                             kernel.dynamic_smem_bytes == key.dynamic_smem_bytes;
+                    });
+}
+
+bool is_ready(const ServedVariant& variant) {
+  return std::all_of(variant.kernels.begin(), variant.kernels.end(),
+                     [](const ReadyKernel* kernel) { return kernel != nullptr; });
+}
+
+// Why a variant's kernels cannot run here, now that their registers are known; "" when they can.
+std::string resources_broken(const ServedVariant& variant, const Gpu& gpu) {
+  for (size_t i = 0; i < variant.kernels.size(); ++i) {
+    const templates::KernelLaunch& launch = variant.launches.kernels[i];
+    const jit::Resources& resources = variant.kernels[i]->resources;
+    const int64_t smem_bytes = launch.dynamic_smem_bytes + resources.static_smem_bytes;
+    if (ctas_per_sm(gpu, launch.threads, resources.registers, smem_bytes) < 1) {
+      return fmt::format(
+          "{} wants {} threads of {} registers and {} bytes of shared memory, more than an SM of "
+          "{} holds",
+          launch.entry, launch.threads, resources.registers, smem_bytes, gpu.name);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+// While it lives, sealing and closing are refused.
+class Session::PrepareScope {
+ public:
+  PrepareScope(Session& session, Status when_sealed, std::string_view what) : session_(session) {
+    const std::lock_guard lock(session_.mutex_);
+    if (session_.state_ == State::sealed) {
+      fail(when_sealed,
+           "{}: the session has been sealed by kiln_seal, so nothing may be compiled or loaded any "
+           "more",
+           what);
+    }
+    ++session_.preparing_;
+  }
+  ~PrepareScope() {
+    const std::lock_guard lock(session_.mutex_);
+    --session_.preparing_;
+  }
+  PrepareScope(const PrepareScope&) = delete;
+  PrepareScope& operator=(const PrepareScope&) = delete;
+
+ private:
+  Session& session_;
+};
+
+// One prepare: choose a config for every bucket that has none yet, make the kernels, publish the
+// shapes that are complete.
+class Session::Preparation {
+ public:
+  Preparation(Session& session, const std::vector<WorkloadItem>& items) : session_(session) {
+    for (const WorkloadItem& item : items) add(item);
+    collect_needs();
+  }
+
+  void run(const Progress& progress) {
+    const auto start = std::chrono::steady_clock::now();
+    const uint64_t compiles_before = session_.counters_.compiles;
+    KernelRun kernels(*session_.workshop_, needs_);
+    log_start(kernels.summary());
+    std::exception_ptr stopped;
+    try {
+      kernels.finish(progress);
+    } catch (...) {
+      stopped = std::current_exception();
+    }
+    for (ShapeWork& work : shapes_) finish_shape(work);
+    log_reasons();
+    session_.workshop_->log_store_warnings();
+    if (stopped) std::rethrow_exception(stopped);
+    const auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::steady_clock::now() - start);
+    session_.log_.line(KILN_LOG_INFO, "prepared {} kernels of {} shapes in {} ms, {} compiled",
+                       needs_.size(), shapes_.size(), elapsed.count(),
+                       session_.counters_.compiles - compiles_before);
+  }
+
+ private:
+  struct VariantWork {
+    ServedVariant variant;
+    std::vector<size_t> needs;  // indices into needs_
+    Necessity necessity = Necessity::dispensable;
+  };
+  struct BucketWork {
+    size_t bucket = 0;  // index into ServedShape::buckets
+    Choice choice;
+  };
+  struct ShapeWork {
+    ServedShape* shape = nullptr;
+    std::map<Config, VariantWork> variants;
+    std::vector<BucketWork> buckets;
+  };
+
+  const Gpu& gpu() const { return session_.device_->info().gpu; }
+
+  void add(const WorkloadItem& item) {
+    session_.require_arch(*item.op);
+    ShapeWork work{.shape = &session_.served_shape(*item.op, item.fixed)};
+    const std::vector<size_t> missing = missing_buckets(*work.shape, item.buckets);
+    const bool is_new = work.shape->dispatch.load(std::memory_order_acquire) == nullptr;
+    if (missing.empty() && !is_new) return;
+
+    variant_of(work, item.op->default_config(item.fixed)).necessity = Necessity::required;
+    for (const size_t bucket : missing) {
+      work.buckets.push_back({bucket, choose_for(work, bucket)});
+    }
+    shapes_.push_back(std::move(work));
+  }
+
+  std::vector<size_t> missing_buckets(const ServedShape& shape, const std::vector<Sizes>& wanted) {
+    const std::lock_guard lock(session_.mutex_);
+    std::vector<size_t> missing;
+    for (size_t i = 0; i < shape.bucket_sizes.size(); ++i) {
+      const bool is_wanted =
+          std::find(wanted.begin(), wanted.end(), shape.bucket_sizes[i]) != wanted.end();
+      if (is_wanted && !shape.buckets[i]) missing.push_back(i);
+    }
+    return missing;
+  }
+
+  VariantWork& variant_of(ShapeWork& work, const Config& config) {
+    const auto found = work.variants.find(config);
+    if (found != work.variants.end()) return found->second;
+    VariantWork made{.variant = session_.describe_variant(*work.shape, config)};
+    return work.variants.emplace(config, std::move(made)).first->second;
+  }
+
+  Choice choose_for(ShapeWork& work, size_t bucket) {
+    const ServedShape& shape = *work.shape;
+    const Choice choice =
+        choose(*session_.store_, shape.op, shape.fixed, shape.bucket_sizes[bucket], gpu());
+    if (!rests_on_binaries(choice.kind)) {
+      variant_of(work, choice.config);
+      return choice;
+    }
+    const bool is_current =
+        choice.recorded && same_kernels(*choice.recorded, variant_of(work, choice.config).variant);
+    if (is_current) return choice;
+    return default_instead_of(choice, shape.op, shape.fixed,
+                              fmt::format("the {} decision is stale: the kernel's source has "
+                                          "changed since it was verified; tune again",
+                                          cache::kind_name(choice.kind)));
+  }
+
+  // Variants that no bucket takes after all get no kernels.
+  void collect_needs() {
+    std::map<KernelKey, size_t> index;
+    for (ShapeWork& work : shapes_) {
+      std::erase_if(work.variants, [&](const auto& entry) {
+        const auto takes = [&](const BucketWork& bucket) {
+          return bucket.choice.config == entry.first;
+        };
+        return entry.second.necessity == Necessity::dispensable &&
+               std::none_of(work.buckets.begin(), work.buckets.end(), takes);
+      });
+      for (auto& [config, variant] : work.variants) {
+        for (size_t i = 0; i < variant.variant.keys.size(); ++i) {
+          const auto [place, is_new] = index.try_emplace(variant.variant.keys[i], needs_.size());
+          if (is_new) needs_.push_back(need_for(*work.shape, variant.variant, i));
+          if (variant.necessity == Necessity::required) {
+            needs_[place->second].necessity = Necessity::required;
+          }
+          variant.needs.push_back(place->second);
+        }
+      }
+    }
+  }
+
+  static KernelNeed need_for(const ServedShape& shape, const ServedVariant& variant, size_t i) {
+    const templates::KernelLaunch& launch = variant.launches.kernels[i];
+    return {.key = variant.keys[i],
+            .source = templates::kernel_source(shape.op, launch),
+            .options = templates::compile_options(launch),
+            .necessity = Necessity::dispensable,
+            .what = fmt::format("{} {} {}", shape.op.name, shape.text,
+                                templates::config_json(variant.config).dump())};
+  }
+
+  void finish_shape(ShapeWork& work) {
+    for (auto& [config, variant] : work.variants) {
+      for (const size_t need : variant.needs) variant.variant.kernels.push_back(needs_[need].ready);
+    }
+    VariantWork& fallback = work.variants.at(work.shape->op.default_config(work.shape->fixed));
+    if (!is_ready(fallback.variant)) return;
+    record_plans(work);
+    const std::lock_guard lock(session_.mutex_);
+    adopt(*work.shape, fallback.variant);
+    for (BucketWork& bucket : work.buckets) finish_bucket(work, bucket);
+    session_.publish(*work.shape);
+  }
+
+  void finish_bucket(ShapeWork& work, BucketWork& bucket) {
+    ServedShape& shape = *work.shape;
+    if (shape.buckets[bucket.bucket]) return;  // another thread prepared the same
+    VariantWork& variant = work.variants.at(bucket.choice.config);
+    Choice choice = bucket.choice;
+    if (is_ready(variant.variant)) {
+      const std::string broken = resources_broken(variant.variant, gpu());
+      if (!broken.empty() && variant.necessity == Necessity::dispensable) {
+        choice = default_instead_of(choice, shape.op, shape.fixed, broken);
+      }
+    } else {
+      const std::string why = why_not_made(variant);
+      if (why.empty()) return;  // stopped before its turn
+      choice = default_instead_of(choice, shape.op, shape.fixed, why);
+    }
+    ++(choice.has_decision ? session_.counters_.decision_hits
+                           : session_.counters_.decision_defaults);
+    const uint32_t index = adopt(shape, work.variants.at(choice.config).variant);
+    note_reason(shape, choice);
+    shape.buckets[bucket.bucket] = ServedBucket{std::move(choice), index};
+  }
+
+  std::string why_not_made(const VariantWork& variant) const {
+    for (const size_t need : variant.needs) {
+      if (needs_[need].error) {
+        return fmt::format("its kernel cannot be made: {}", needs_[need].error->what());
+      }
+    }
+    return "";
+  }
+
+  // Position of the variant in the shape, which takes it when it is new there.
+  static uint32_t adopt(ServedShape& shape, const ServedVariant& variant) {
+    for (size_t i = 0; i < shape.variants.size(); ++i) {
+      if (shape.variants[i].config == variant.config) return static_cast<uint32_t>(i);
+    }
+    shape.variants.push_back(variant);
+    return static_cast<uint32_t>(shape.variants.size() - 1);
+  }
+
+  // What was compiled here is worth keeping with what it serves.
+  void record_plans(const ShapeWork& work) {
+    for (const auto& [config, work_variant] : work.variants) {
+      const ServedVariant& variant = work_variant.variant;
+      const bool is_new =
+          is_ready(variant) &&
+          std::any_of(variant.kernels.begin(), variant.kernels.end(),
+                      [](const ReadyKernel* kernel) { return kernel->origin == Origin::compiled; });
+      if (!is_new) continue;
+      std::vector<Hash128> binaries;
+      for (const KernelKey& key : variant.keys) binaries.push_back(key.binary);
+      session_.store_->put_plan(plan_record(work.shape->op, work.shape->fixed, config,
+                                            session_.workshop_->arch(), variant.launches,
+                                            binaries));
+    }
+  }
+
+  // Once per key: the reason goes to the log when no lock is held any more.
+  void note_reason(const ServedShape& shape, const Choice& choice) {
+    const bool is_proven =
+        choice.kind != DecisionKind::fallback && choice.verified != cache::Verified::none;
+    if (is_proven) return;
+    const std::string bucket = templates::bucket_key(shape.op, choice.bucket);
+    std::string line = fmt::format("{} {} {}: {} config, {}", shape.op.name, shape.text, bucket,
+                                   cache::kind_name(choice.kind), choice.reason);
+    if (!session_.reasons_logged_.insert(line).second) return;
+    const bool is_refusal = choice.kind == DecisionKind::fallback && choice.has_decision;
+    reasons_.emplace_back(is_refusal ? KILN_LOG_WARNING : KILN_LOG_INFO, std::move(line));
+  }
+
+  void log_reasons() const {
+    if (reasons_.empty()) return;
+    const std::string searched = store_text(session_.store_->info());
+    for (const auto& [level, line] : reasons_) {
+      session_.log_.line(level, "{} (searched: {})", line, searched);
+    }
+  }
+
+  void log_start(const KernelRun::Summary& summary) const {
+    int buckets = 0;
+    int decided = 0;
+    int used = 0;
+    for (const ShapeWork& work : shapes_) {
+      for (const BucketWork& bucket : work.buckets) {
+        ++buckets;
+        decided += bucket.choice.has_decision ? 1 : 0;
+        used += bucket.choice.kind != DecisionKind::fallback ? 1 : 0;
+      }
+    }
+    session_.log_.line(KILN_LOG_INFO,
+                       "store {}: of {} kernels {} are loaded, {} stored, {} missing ({} absent, "
+                       "{} damaged); of {} "
+                       "buckets {} have a decision, {} of them usable",
+                       store_text(session_.store_->info()), summary.total, summary.loaded,
+                       summary.stored, summary.absent + summary.damaged, summary.absent,
+                       summary.damaged, buckets, decided, used);
+  }
+
+  Session& session_;
+  std::vector<ShapeWork> shapes_;
+  std::vector<KernelNeed> needs_;
+  std::vector<std::pair<kiln_log_level, std::string>> reasons_;
+};
+
+Session::Session(const SessionOptions& options)
+    : log_(options.log),
+      device_(Device::open(options.device)),
+      store_(cache::Store::open(store_options(options))),
+      workshop_(std::make_unique<Workshop>(*device_, *store_, log_, counters_)) {
+  const DeviceInfo& info = device_->info();
+  const cache::StoreInfo store = store_->info();
+  log_.line(KILN_LOG_INFO, "{} is {} ({}), driver {}; store {}: {} decisions, {} binaries", info.id,
+            info.name, info.match.empty() ? "not in the GPU table" : info.match, info.driver,
+            store_text(store), store.decisions, store.binaries);
+  workshop_->log_store_warnings();
+}
+
+Session::~Session() = default;
+
+void Session::require_arch(const Op& op) const {
+  const DeviceInfo& info = device_->info();
+  if (info.gpu.cc() < op.min_cc) {
+    fail(Status::unsupported,
+         "{} needs compute capability {}.{} or newer; {} has {}.{}: use another device", op.name,
+         op.min_cc / 10, op.min_cc % 10, info.name, info.gpu.cc_major, info.gpu.cc_minor);
+  }
+}
+
+ServedShape& Session::served_shape(const Op& op, const Sizes& fixed) {
+  const int index = op_position(op);
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<ServedShape>& shape = shapes_[{index, fixed}];
+  if (shape == nullptr) shape = std::make_unique<ServedShape>(op, index, fixed, *device_);
+  return *shape;
+}
+
+ServedVariant Session::describe_variant(const ServedShape& shape, const Config& config) const {
+  ServedVariant variant;
+  variant.config = config;
+  variant.launches = shape.op.plan(shape.fixed, config, device_->info().gpu);
+  for (const templates::KernelLaunch& launch : variant.launches.kernels) {
+    variant.keys.push_back(
+        {.binary = jit::binary_key(templates::kernel_source(shape.op, launch), workshop_->arch(),
+                                   templates::compile_options(launch)),
+         .threads = launch.threads,
+         .dynamic_smem_bytes = launch.dynamic_smem_bytes});
+  }
+  return variant;
+}
+
+// Builds the table that calls read and makes it visible to them at once.
+void Session::publish(ServedShape& shape) {
+  std::vector<DispatchVariant> variants;
+  for (const ServedVariant& served : shape.variants) {
+    DispatchVariant variant;
+    for (size_t i = 0; i < served.kernels.size(); ++i) {
+      const templates::KernelLaunch& launch = served.launches.kernels[i];
+      const FieldResolver& resolver = shape.checks.resolver();
+      variant.kernels.push_back({.kernel = served.kernels[i]->kernel,
+                                 .grid_x = resolver.compile(launch.grid_x, "grid"),
+                                 .grid_y = resolver.compile(launch.grid_y, "grid"),
+                                 .grid_z = resolver.compile(launch.grid_z, "grid")});
+    }
+    variant.workspace_bytes =
+        shape.checks.resolver().compile(served.launches.workspace_bytes, "workspace");
+    variants.push_back(std::move(variant));
+  }
+  std::vector<uint32_t> pick;
+  for (const auto& bucket : shape.buckets) pick.push_back(bucket ? bucket->variant : 0);
+  shape.dispatches.push_back(
+      std::make_unique<const Dispatch>(shape.checks, std::move(variants), std::move(pick)));
+  shape.dispatch.store(shape.dispatches.back().get(), std::memory_order_release);
+}
+
+void Session::make_ready(const std::vector<WorkloadItem>& items, const Progress& progress) {
+  Preparation(*this, items).run(progress);
+}
+
+void Session::prepare(std::string_view workload, const Progress& progress) {
+  const PrepareScope scope(*this, Status::bad_state, "kiln_prepare");
+  make_ready(parse_workload(workload), progress);
+}
+
+void Session::prepare_shape(ServedShape& shape) {
+  const PrepareScope scope(*this, Status::not_prepared, shape.op.name);
+  log_.line(KILN_LOG_INFO, "{} {}: first call of a plan that was not prepared; preparing it now",
+            shape.op.name, shape.text);
+  make_ready({{&shape.op, shape.fixed, shape.bucket_sizes}}, nullptr);
+}
+
+void Session::seal() {
+  const std::lock_guard lock(mutex_);
+  require_none_preparing("kiln_seal");
+  state_ = State::sealed;
+}
+
+void Session::require_idle(std::string_view what) const {
+  const std::lock_guard lock(mutex_);
+  require_none_preparing(what);
+}
+
+void Session::require_none_preparing(std::string_view what) const {
+  if (preparing_ > 0) {
+    fail(Status::bad_state,
+         "{}: kernels of this session are being prepared; call it when that has returned", what);
+  }
+}
+
+kiln_plan* Session::create_plan(std::string_view op_name, std::string_view shape_text) {
+  const Op& op = templates::require_op(op_name);
+  require_arch(op);
+  ServedShape& shape = served_shape(op, templates::parse_shape(op, parse_shape_text(shape_text)));
+  auto plan = std::make_unique<kiln_plan>();
+  plan->fork_generation = fork_generation();
+  plan->op_index = shape.op_index;
+  plan->op_name = op.name.c_str();
+  plan->shape = &shape;
+  plan->session = this;
+
+  const std::lock_guard lock(mutex_);
+  const bool is_prepared = shape.dispatch.load(std::memory_order_acquire) != nullptr;
+  if (state_ == State::sealed && !is_prepared) {
+    fail(Status::not_prepared,
+         "{} {}: not prepared, and the session is sealed; add this shape to the workload of "
+         "kiln_prepare",
+         op.name, shape.text);
+  }
+  plans_.reserve(plans_.size() + 1);
+  plans_.push_back(register_plan(std::move(plan)));
+  return plans_.back();
+}
+
+kiln_stats Session::stats() const {
+  kiln_stats stats{};
+  stats.size = sizeof stats;
+  stats.compiles = counters_.compiles;
+  stats.binary_hits = counters_.binary_hits;
+  stats.miss_absent = counters_.miss_absent;
+  stats.miss_damaged = counters_.miss_damaged;
+  stats.miss_unloadable = counters_.miss_unloadable;
+  stats.decision_hits = counters_.decision_hits;
+  stats.decision_defaults = counters_.decision_defaults;
+  stats.kernels_loaded = workshop_->kernels().size();
+  const std::lock_guard lock(mutex_);
+  for (const kiln_plan* plan : plans_) stats.calls += plan->calls.load(std::memory_order_relaxed);
+  return stats;
+}
+
+Digests Session::digests() const {
+  const std::lock_guard lock(mutex_);
+  HashRecord exact;
+  HashRecord numerics;
+  for (const auto& [key, shape] :
+       shapes_) {  // sorted, so that the order of preparing does not matter
+    if (shape->variants.empty()) continue;
+    const auto add = [&](const std::string& bucket, const ServedVariant& variant) {
+      for (HashRecord* record : {&exact, &numerics}) {
+        record->field("op", shape->op.name)
+            .field("op_version", shape->op.version)
+            .field("shape", shape->text)
+            .field("bucket", bucket);
+      }
+      numerics.field("reduction", variant.launches.reduction_signature);
+      exact.field("config", canonical_json(templates::config_json(variant.config)));
+      for (const KernelKey& kernel : variant.keys) exact.field("binary", kernel.binary.hex());
+    };
+    add("default", shape->variants.front());
+    for (size_t i = 0; i < shape->buckets.size(); ++i) {
+      const auto& bucket = shape->buckets[i];
+      if (!bucket) continue;
+      add(templates::bucket_key(shape->op, shape->bucket_sizes[i]),
+          shape->variants[bucket->variant]);
+    }
+  }
+  return {.exact = exact.hash(), .numerics = numerics.hash()};
+}
+
+}  // namespace kiln::runtime

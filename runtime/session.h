@@ -1,0 +1,89 @@
+// A session: one device, one store, the shapes that are served. All of kiln.h but the op calls
+// comes down to this class; its functions fail with an Error. No lock is held while a callback of
+// the caller or a compile runs.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cache/store.h"
+#include "jit/base/json.h"
+#include "runtime/abi/kiln.h"
+#include "runtime/device.h"
+#include "runtime/log.h"
+#include "runtime/served_shape.h"
+#include "runtime/workload.h"
+#include "runtime/workshop.h"
+
+namespace kiln::runtime {
+
+struct SessionOptions {
+  std::string device = "cuda:0";
+  std::string store;  // "": as in cache::StoreOptions
+  std::string pack;
+  Log log;
+};
+
+struct Digests {
+  Hash128 exact;
+  Hash128 numerics;
+};
+
+class Session {
+ public:
+  explicit Session(const SessionOptions& options);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  void prepare(std::string_view workload, const Progress& progress);
+  void seal();
+  void require_idle(std::string_view what) const;  // fails with bad_state while a prepare runs
+
+  kiln_plan* create_plan(std::string_view op, std::string_view shape);
+  void prepare_shape(ServedShape& shape);  // for the first call of an unprepared plan
+
+  std::string why_supported(std::string_view op, const char* shape);  // fails with why not
+  Json explain(std::string_view op, std::string_view shape, const char* sizes);
+  kiln_stats stats() const;
+  Digests digests() const;
+
+  Device& device() { return *device_; }
+
+ private:
+  enum class State { open, sealed };
+  class PrepareScope;
+  class Preparation;
+
+  ServedShape& served_shape(const templates::Op& op, const templates::Sizes& fixed);
+  void require_none_preparing(std::string_view what) const;  // under the mutex
+  void require_arch(const templates::Op& op) const;
+  void make_ready(const std::vector<WorkloadItem>& items, const Progress& progress);
+  void publish(ServedShape& shape);  // under the mutex
+  ServedVariant describe_variant(const ServedShape& shape, const templates::Config& config) const;
+  Json explain_choice(const ServedShape& shape, const Choice& choice, const ServedVariant& variant);
+
+  const Log log_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<cache::Store> store_;
+  Counters counters_;
+  std::unique_ptr<Workshop> workshop_;
+
+  mutable std::mutex mutex_;
+  State state_ = State::open;
+  int preparing_ = 0;
+  std::map<std::pair<int, templates::Sizes>, std::unique_ptr<ServedShape>> shapes_;
+  std::vector<kiln_plan*> plans_;
+  std::set<std::string> reasons_logged_;
+};
+
+}  // namespace kiln::runtime

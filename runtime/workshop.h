@@ -1,0 +1,120 @@
+// Where kernels come from: already loaded, else the store, else NVRTC; then loaded on the device
+// and kept in the store. NVRTC is loaded on the first miss only, so that a machine without it works
+// from a complete store.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cache/store.h"
+#include "jit/base/error.h"
+#include "jit/compiler.h"
+#include "runtime/device.h"
+#include "runtime/kernel_cache.h"
+#include "runtime/log.h"
+
+namespace kiln::runtime {
+
+// done of total kernels are ready, `what` is being made. False stops.
+using Progress = std::function<bool(int done, int total, const std::string& what)>;
+
+struct Counters {
+  std::atomic<uint64_t> compiles{0};
+  std::atomic<uint64_t> binary_hits{0};
+  std::atomic<uint64_t> miss_absent{0};
+  std::atomic<uint64_t> miss_damaged{0};
+  std::atomic<uint64_t> miss_unloadable{0};
+  std::atomic<uint64_t> decision_hits{0};
+  std::atomic<uint64_t> decision_defaults{0};
+};
+
+enum class Necessity { required, dispensable };  // dispensable: a default kernel can stand in
+
+struct KernelNeed {
+  KernelKey key;
+  jit::KernelSource source;
+  jit::CompileOptions options;
+  Necessity necessity = Necessity::required;
+  std::string what;  // "gather_dequant_kv {"format":"f1"} {"threads":128}"
+
+  const ReadyKernel* ready = nullptr;  // filled in
+  std::optional<Error> error;          // of a dispensable one that could not be made
+};
+
+class Workshop {
+ public:
+  Workshop(Device& device, cache::Store& store, const Log& log, Counters& counters);
+
+  std::shared_ptr<jit::Compiler> compiler();  // fails with no_compiler
+  const KernelCache& kernels() const { return kernels_; }
+  const std::string& arch() const { return arch_; }
+  Device& device() { return device_; }
+  cache::Store& store() { return store_; }
+
+  // Sends what the store has warned of since the last time.
+  void log_store_warnings();
+
+ private:
+  friend class KernelRun;
+  Device& device_;
+  cache::Store& store_;
+  const Log& log_;
+  Counters& counters_;
+  const std::string arch_;
+  KernelCache kernels_;
+  std::mutex mutex_;
+  std::shared_ptr<jit::Compiler> compiler_;
+  size_t warnings_logged_ = 0;
+};
+
+// Makes a set of kernels ready: looks all of them up, then compiles in parallel and loads. Distinct
+// keys only.
+class KernelRun {
+ public:
+  KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs);
+
+  struct Summary {
+    int total = 0;
+    int loaded = 0;  // by an earlier prepare, or being loaded by another thread
+    int stored = 0;
+    int absent = 0;
+    int damaged = 0;
+  };
+  const Summary& summary() const { return summary_; }
+
+  // Fails with the error of the first required kernel that cannot be made, or with interrupted;
+  // what is ready by then stays ready.
+  void finish(const Progress& progress);
+
+ private:
+  void look_up(size_t index);
+  void submit_compiles();
+  void make(size_t index, const Progress& progress);
+  void wait_for_other(size_t index, const Progress& progress);
+  jit::Binary wait_for_compile(size_t index, const Progress& progress);
+  jit::Binary compile_now(const KernelNeed& need);
+  ReadyKernel load(const KernelNeed& need, const jit::Binary& binary, Origin origin);
+  void give_up(size_t index, const Error& error);
+  void tell(const Progress& progress, const KernelNeed& need) const;
+
+  Workshop& workshop_;
+  std::vector<KernelNeed>& needs_;
+  Claims claims_;
+  Summary summary_;
+  int done_ = 0;
+  std::vector<size_t> mine_;
+  std::vector<size_t> others_;
+  std::map<size_t, jit::Binary> found_;
+  std::map<Hash128, std::shared_future<jit::Binary>> compiles_;
+  std::unique_ptr<jit::CompilePool> pool_;  // after compiles_: it ends first
+};
+
+}  // namespace kiln::runtime

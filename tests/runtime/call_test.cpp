@@ -1,0 +1,277 @@
+// Op calls: every mistake in the struct is answered by a sentence, and what is legal reaches the
+// driver as it was given.
+#include <cuda.h>
+
+#include <array>
+#include <cstring>
+
+#include "runtime/call.h"
+#include "tests/runtime/runtime_testing.h"
+
+namespace kiln::runtime {
+namespace {
+
+class CallTest : public RuntimeTest {
+ protected:
+  void SetUp() override {
+    RuntimeTest::SetUp();
+    session_ = open();
+    ASSERT_OK(kiln_prepare(session_, nullptr, nullptr, nullptr));
+    rows_ = plan(session_, "staged_rows", kStagedShape);
+    combine_ = plan(session_, "combine_topk_swa", kCombineShape);
+  }
+  // The same legal call with one field changed.
+  kiln_status call_with(int64_t StagedRowsArgs::*field, int64_t value) {
+    StagedRowsArgs args = staged_rows_args(8);
+    args.*field = value;
+    return call_staged_rows(rows_, args);
+  }
+
+  kiln_session* session_ = nullptr;
+  kiln_plan* rows_ = nullptr;
+  kiln_plan* combine_ = nullptr;
+};
+
+TEST_F(CallTest, KernelsReceiveTheStructAndTheStream) {
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxPushCurrent(context), CUDA_SUCCESS);
+  CUstream stream = nullptr;
+  ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  const StagedRowsArgs args = staged_rows_args(100);
+  ASSERT_OK(call_staged_rows(rows_, args, stream));
+  ASSERT_EQ(fake_cuda_launches(), 2u);
+  fake_cuda_launch first{};
+  fake_cuda_launch second{};
+  ASSERT_EQ(fake_cuda_get_launch(0, &first), 1);
+  ASSERT_EQ(fake_cuda_get_launch(1, &second), 1);
+  EXPECT_STREQ(first.kernel, "stage_rows");
+  EXPECT_STREQ(second.kernel, "merge_rows");
+  EXPECT_EQ(first.stream, stream);
+  EXPECT_EQ(first.grid[0], 25u);
+  EXPECT_EQ(first.dynamic_smem_bytes, 4096u);
+  EXPECT_EQ(second.grid[1], 7u);
+  EXPECT_EQ(std::memcmp(first.params, &args, sizeof args), 0);
+  EXPECT_EQ(first.param, &args);  // no copy on the way
+  cuStreamDestroy(stream);
+  cuCtxPopCurrent(nullptr);
+  cuDevicePrimaryCtxRelease(0);
+}
+
+TEST_F(CallTest, SizesOutOfRange) {
+  EXPECT_REFUSED(call_with(&StagedRowsArgs::num_rows, -1), KILN_INVALID_ARGUMENT,
+                 "staged_rows: num_rows is -1, but it must be 0 to 10000000");
+  EXPECT_REFUSED(call_with(&StagedRowsArgs::num_rows, 10'000'001), KILN_INVALID_ARGUMENT,
+                 "num_rows is 10000001");
+  EXPECT_REFUSED(call_with(&StagedRowsArgs::width_out, -5), KILN_INVALID_ARGUMENT,
+                 "width_out is -5, but it must be at least 0");
+  EXPECT_EQ(fake_cuda_launches(), 0u);
+}
+
+TEST_F(CallTest, RequiredPointerIsNull) {
+  StagedRowsArgs args = staged_rows_args(8);
+  args.in = nullptr;
+  EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT,
+                 "staged_rows: in is NULL, but it is required and not empty (num_rows = 8");
+  args = staged_rows_args(8);
+  args.out = nullptr;
+  EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT, "out is NULL");
+  EXPECT_EQ(fake_cuda_launches(), 0u);
+}
+
+TEST_F(CallTest, EmptyTensorsNeedNoPointersAndLaunchNothing) {
+  StagedRowsArgs args;
+  args.width_out = 64;
+  EXPECT_OK(call_staged_rows(rows_, args));
+  EXPECT_EQ(fake_cuda_launches(), 0u);
+  EXPECT_EQ(stats(session_).calls, 0u);
+}
+
+TEST_F(CallTest, MisalignedPointer) {
+  StagedRowsArgs args = staged_rows_args(8);
+  args.in = reinterpret_cast<const void*>(0x10008);
+  EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT,
+                 "in is 0x10008, but it must be aligned to 16 bytes");
+}
+
+TEST_F(CallTest, StrideTooShort) {
+  EXPECT_REFUSED(call_with(&StagedRowsArgs::in_stride, 56), KILN_INVALID_ARGUMENT,
+                 "in_stride is 56, but a row of in has 64 elements");
+  EXPECT_REFUSED(call_with(&StagedRowsArgs::in_stride, -64), KILN_INVALID_ARGUMENT,
+                 "in_stride is -64");
+  // The innermost extent of out is a derived size: width_out + 8.
+  EXPECT_REFUSED(call_with(&StagedRowsArgs::out_stride1, 71), KILN_INVALID_ARGUMENT,
+                 "out_stride1 is 71, but a row of out has 72 elements");
+}
+
+TEST_F(CallTest, StrideNotAMultiple) {
+  EXPECT_REFUSED(call_with(&StagedRowsArgs::in_stride, 68), KILN_INVALID_ARGUMENT,
+                 "in_stride is 68, but it must be a multiple of 8 elements");
+}
+
+TEST_F(CallTest, StrideOfASingleRowMayHoldAnything) {
+  StagedRowsArgs args = staged_rows_args(1);
+  args.in_stride = 0;
+  args.out_stride0 = -3;
+  EXPECT_OK(call_staged_rows(rows_, args));
+}
+
+TEST_F(CallTest, StridesBeyond32BitsAreLegal) {
+  EXPECT_OK(call_with(&StagedRowsArgs::in_stride, int64_t{1} << 40));
+}
+
+TEST_F(CallTest, OptionalArgumentIsCheckedWhenGiven) {
+  StagedRowsArgs args = staged_rows_args(8);
+  args.scale_stride = -7;  // not looked at
+  EXPECT_OK(call_staged_rows(rows_, args));
+  args.scale = reinterpret_cast<const void*>(0x40000);
+  EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT, "scale_stride is -7");
+}
+
+TEST_F(CallTest, RequirementIsSaidWithItsNumbers) {
+  EXPECT_REFUSED(call_with(&StagedRowsArgs::width_out, 63), KILN_INVALID_ARGUMENT,
+                 "width_out is at least width; here 64 > 63");
+  kiln_combine_topk_swa_args args = combine_args(8);
+  args.num_requests = 1 << 30;
+  EXPECT_REFUSED(kiln_combine_topk_swa(combine_, &args, nullptr), KILN_INVALID_ARGUMENT,
+                 "at most 2147483647");
+}
+
+TEST_F(CallTest, GridBeyondTheLimitIsRefusedBeforeAnythingRuns) {
+  EXPECT_OK(call_with(&StagedRowsArgs::num_rows, 65535 * 16));
+  EXPECT_EQ(fake_cuda_launches(), 2u);
+  EXPECT_REFUSED(call_with(&StagedRowsArgs::num_rows, 65535 * 16 + 1), KILN_INVALID_ARGUMENT,
+                 "a grid of 1 x 65536 x 1 blocks");
+  EXPECT_EQ(fake_cuda_launches(), 2u);  // not even the first kernel, which would fit
+}
+
+TEST_F(CallTest, PlanOfAnotherOp) {
+  const StagedRowsArgs args = staged_rows_args(8);
+  EXPECT_REFUSED(call_staged_rows(combine_, args), KILN_INVALID_ARGUMENT,
+                 "kiln_staged_rows was called with a plan of combine_topk_swa");
+}
+
+TEST_F(CallTest, StructOfAnOlderHeader) {
+  StagedRowsArgs args = staged_rows_args(8);
+  args.struct_bytes = offsetof(StagedRowsArgs, workspace);  // before the op had a workspace
+  ASSERT_OK(call_staged_rows(rows_, args));
+  fake_cuda_launch launch{};
+  ASSERT_EQ(fake_cuda_get_launch(0, &launch), 1);
+  EXPECT_NE(launch.param, &args);
+  StagedRowsArgs seen;
+  std::memcpy(&seen, launch.params, sizeof seen);
+  EXPECT_EQ(seen.num_rows, 8);
+  EXPECT_EQ(seen.workspace, nullptr);
+  EXPECT_EQ(seen.workspace_bytes, 0u);
+}
+
+TEST_F(CallTest, StructWithoutARequiredField) {
+  for (const uint64_t bytes : {0, 8, 72, 95, 97}) {
+    StagedRowsArgs args = staged_rows_args(8);
+    args.struct_bytes = bytes;
+    EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT,
+                   "set it to sizeof(kiln_staged_rows_args), which is 96 here");
+  }
+}
+
+TEST_F(CallTest, StructOfANewerHeader) {
+  struct Newer {
+    StagedRowsArgs known = staged_rows_args(8);
+    uint64_t unknown[2] = {0, 0};
+  } newer;
+  newer.known.struct_bytes = sizeof newer;
+  EXPECT_OK(call_op(rows_, staged_rows_index(), &newer, nullptr));
+  newer.unknown[1] = 1;
+  EXPECT_REFUSED(call_op(rows_, staged_rows_index(), &newer, nullptr), KILN_INVALID_ARGUMENT,
+                 "sets a field that this library does not know");
+  newer.known.struct_bytes = ~uint64_t{0} - 7;
+  EXPECT_REFUSED(call_op(rows_, staged_rows_index(), &newer, nullptr), KILN_INVALID_ARGUMENT,
+                 "struct_bytes is");
+}
+
+TEST_F(CallTest, LaunchErrorIsReturnedAndNamed) {
+  ASSERT_EQ(fake_cuda_fail_times("cuLaunchKernel", CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, 0, 1), 1);
+  EXPECT_REFUSED(call_with(&StagedRowsArgs::num_rows, 8), KILN_DRIVER_ERROR,
+                 "staged_rows: the launch of 2 x 1 x 1 blocks (num_rows = 8");
+  expect_contains(kiln_last_error(), "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES");
+  EXPECT_OK(call_with(&StagedRowsArgs::num_rows, 8));
+}
+
+class WorkspaceTest : public RuntimeTest {
+ protected:
+  void SetUp() override {
+    RuntimeTest::SetUp();
+    with_store([](cache::Store& store) {  // 4 splits for sizes near 256, 2 near 4096
+      for (const auto& [bucket, splits] : {std::pair{256, 4}, std::pair{4096, 2}}) {
+        seed_decision(store, fake_gpu(0),
+                      {.op = &staged_rows(),
+                       .fixed = {{"format", 0}, {"C", 64}},
+                       .bucket = {{"T", bucket}},
+                       .config = {{"rows_per_cta", 4}, {"splits", splits}}});
+      }
+    });
+    session_ = open();
+    ASSERT_OK(kiln_prepare(session_, nullptr, nullptr, nullptr));
+    rows_ = plan(session_, "staged_rows", kStagedShape);
+  }
+  uint64_t workspace_bytes(int64_t num_rows) {
+    const StagedRowsArgs args = staged_rows_args(num_rows);
+    uint64_t bytes = 12345;
+    EXPECT_OK(call_workspace(rows_, staged_rows_index(), &args, &bytes));
+    return bytes;
+  }
+
+  kiln_session* session_ = nullptr;
+  kiln_plan* rows_ = nullptr;
+};
+
+TEST_F(WorkspaceTest, EnoughForEverySmallerCall) {
+  EXPECT_EQ(workspace_bytes(64), 0u);               // bucket 16: one split
+  EXPECT_EQ(workspace_bytes(300), 300u * 256 * 3);  // bucket 256
+  EXPECT_EQ(workspace_bytes(1500),
+            1024u * 256 * 3);  // 1,024 rows with 4 splits need more than 1,500 with 2
+  EXPECT_EQ(workspace_bytes(8192), 8192u * 256);
+  uint64_t most = 0;
+  for (int64_t num_rows = 0; num_rows < 6000; ++num_rows) {
+    const uint64_t bytes = workspace_bytes(num_rows);
+    EXPECT_GE(bytes, most) << num_rows;
+    most = bytes;
+    StagedRowsArgs args = staged_rows_args(num_rows);
+    args.workspace_bytes = bytes;
+    if (bytes == 0) args.workspace = nullptr;
+    ASSERT_OK(call_staged_rows(rows_, args)) << num_rows;
+  }
+}
+
+TEST_F(WorkspaceTest, TooLittleIsRefused) {
+  StagedRowsArgs args = staged_rows_args(300);
+  args.workspace_bytes = 300 * 256 * 3 - 1;
+  EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT,
+                 "workspace_bytes is 230399, but this call needs 230400");
+  args = staged_rows_args(300);
+  args.workspace = nullptr;
+  EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT, "workspace is NULL");
+  args.workspace = reinterpret_cast<void*>(0x30080);
+  EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT, "aligned to 256 bytes");
+}
+
+TEST_F(WorkspaceTest, OpsWithoutOneNeedNone) {
+  kiln_plan* combine = plan(session_, "combine_topk_swa", kCombineShape);
+  const kiln_combine_topk_swa_args args = combine_args(100);
+  uint64_t bytes = 7;
+  EXPECT_OK(kiln_combine_topk_swa_workspace(combine, &args, &bytes));
+  EXPECT_EQ(bytes, 0u);
+}
+
+TEST_F(WorkspaceTest, IsAskedAfterPreparing) {
+  kiln_session* fresh = open();
+  kiln_plan* unprepared = plan(fresh, "staged_rows", kStagedShape);
+  const StagedRowsArgs args = staged_rows_args(300);
+  uint64_t bytes = 7;
+  EXPECT_REFUSED(call_workspace(unprepared, staged_rows_index(), &args, &bytes), KILN_NOT_PREPARED,
+                 "call kiln_prepare first");
+  EXPECT_EQ(bytes, 0u);
+}
+
+}  // namespace
+}  // namespace kiln::runtime
