@@ -11,6 +11,7 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "jit/compiler.h"
 
@@ -67,6 +68,10 @@ struct CompilePool::Impl {
   std::condition_variable changed;
   std::deque<Job> queue;
   std::map<Hash128, std::shared_future<Binary>> futures;
+  // Failures that may pass, no longer found by key. Held until the pool closes, so that it is never
+  // a worker that frees an exception which a caller has read: libstdc++ counts those references out
+  // of sight of ThreadSanitizer.
+  std::vector<std::shared_future<Binary>> forgotten;
   bool stopping = false;
   std::vector<std::thread> threads;
 
@@ -90,6 +95,7 @@ struct CompilePool::Impl {
       const std::exception_ptr failure = std::current_exception();
       if (!is_lasting(failure)) {
         const std::lock_guard lock(mutex);
+        forgotten.push_back(std::move(futures.at(job.key)));
         futures.erase(job.key);
       }
       job.promise.set_exception(failure);

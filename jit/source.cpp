@@ -115,8 +115,7 @@ void visit_lines(const SourceFile& file, OnInclude on_include, OnLine on_line) {
     if (name.size() < 3 || name.front() != '"' || name.back() != '"') {
       fail(Status::compile_error,
            "{} line {} includes {}, but a template may include only its own headers, by their "
-           "quoted "
-           "name from the root of the tree: no standard or CUDA header reaches NVRTC.",
+           "quoted name from the root of the tree: no standard or CUDA header reaches NVRTC.",
            file.path, i + 1, name.empty() ? "nothing" : name);
     }
     if (conditionals > 0) {
