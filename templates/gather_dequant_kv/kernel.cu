@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(threads) gather_dequant_kv(const __
   const u32 cta_of_request = blockIdx.x - request_index * ctas_per_request;
   const Request request = find_request(args, request_index);
   const int lane = lane_id();
-  const PageLayout layout(args.page_size);
+  const PageLayout layout(args.cache, args.cache_stride, args.page_size);
 
   i64 row = static_cast<i64>(cta_of_request) * rows_per_cta + warp_id() * rows_per_warp;
   for (; row < request.rows; row += static_cast<i64>(ctas_per_request) * rows_per_cta) {
@@ -57,14 +57,14 @@ extern "C" __global__ void __launch_bounds__(threads) gather_dequant_kv(const __
       my_page_offset = find_entry(args, request, row + lane, my_entry_in_page);
     }
 
+    const u32 existing = __ballot_sync(all_lanes, my_page_offset != no_entry);  // bit u: row u has an entry
+
     RawRow raw[rows_per_warp];
-    bool exists[rows_per_warp];
 #pragma unroll
     for (int u = 0; u < rows_per_warp; ++u) {
       const i64 page_offset = __shfl_sync(all_lanes, my_page_offset, u);
       const u32 entry_in_page = __shfl_sync(all_lanes, my_entry_in_page, u);
-      exists[u] = page_offset != no_entry;
-      if (exists[u]) raw[u] = load_row(args.cache + page_offset, entry_in_page, layout, lane);
+      if (existing >> u & 1) raw[u] = load_row(args.cache + page_offset, entry_in_page, layout, lane);
     }
 
 #pragma unroll
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(threads) gather_dequant_kv(const __
       u16* out_row = args.out + request.index * args.out_stride0 + (args.offset + row + u) * args.out_stride1;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const uint4 values = exists[u] ? decode_half(raw[u], half, lane) : uint4{0, 0, 0, 0};
+        const uint4 values = (existing >> u & 1) ? decode_half(raw[u], half, lane) : uint4{0, 0, 0, 0};
         store_16(out_row + half * 256 + lane * 8, values);
       }
     }

@@ -21,9 +21,14 @@ constexpr u32 scale_bytes_per_entry = format == F1 ? 16 : format == F2 ? 32 : fo
 constexpr int group_elements = format == F1 ? 32 : format == F2 ? 16 : 64;
 constexpr int first_rope_lane_of_f3 = (448 - 256) / 8;  // from here on the second half of a row is bf16
 
+// What all pages have in common; the same for every thread.
 struct PageLayout {
   u32 scales_offset;
-  __device__ explicit PageLayout(i64 page_size) : scales_offset(static_cast<u32>(page_size) * row_bytes) {}
+  bool allows_16_bytes;  // of F4: every row starts at a multiple of 16
+
+  __device__ PageLayout(const u8* cache, i64 page_stride, i64 page_size)
+      : scales_offset(static_cast<u32>(page_size) * row_bytes),
+        allows_16_bytes(((reinterpret_cast<u64>(cache) | static_cast<u64>(page_stride)) & 15) == 0) {}
 };
 
 struct RawRow {
@@ -36,8 +41,8 @@ __device__ __forceinline__ bool is_rope_lane(int half, int lane) {
   return format == F3 && half == 1 && lane >= first_rope_lane_of_f3;
 }
 
-__device__ __forceinline__ uint4 load_bf16x8(const u8* p) {
-  if ((reinterpret_cast<u64>(p) & 15) == 0) return load_stream_16(p);
+__device__ __forceinline__ uint4 load_bf16x8(const u8* p, const PageLayout& layout) {
+  if (layout.allows_16_bytes) return load_stream_16(p);
   const uint2 low = load_stream_8(p);
   const uint2 high = load_stream_8(p + 8);
   return {low.x, low.y, high.x, high.y};
@@ -51,7 +56,7 @@ __device__ __forceinline__ RawRow load_row(const u8* page, u32 entry, const Page
   for (int half = 0; half < 2; ++half) {
     const int element = half * 256 + lane * 8;
     if constexpr (format == F4) {
-      raw.codes[half] = load_bf16x8(codes + 2 * element);
+      raw.codes[half] = load_bf16x8(codes + 2 * element, layout);
     } else if constexpr (format == F2) {
       raw.codes[half].x = load_stream_4(codes + element / 2);
       raw.scale[half] = load_stream_1(scales + element / group_elements);

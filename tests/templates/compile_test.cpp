@@ -1,0 +1,90 @@
+// Every op compiles for the GPUs it is for: the defaults of the model's shapes and ten seeded
+// configs, without spills.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "jit/compiler.h"
+#include "templates/kit.h"
+
+namespace kiln::templates {
+namespace {
+
+constexpr uint64_t kSeed = 20260901;
+constexpr int kSeededConfigs = 10;
+
+std::vector<Config> default_and_seeded(const Op& op, const Sizes& shape, const Gpu& gpu) {
+  const std::vector<Config> all = enumerate(op, shape, gpu).configs;
+  std::set<size_t> chosen{0};
+  for (uint64_t draw = 0; chosen.size() < std::min<size_t>(kSeededConfigs + 1, all.size());
+       ++draw) {
+    chosen.insert(counter_bits(kSeed, 0, draw) % all.size());
+  }
+  std::vector<Config> configs;
+  for (const size_t index : chosen) configs.push_back(all[index]);
+  return configs;
+}
+
+class CompileFor : public testing::TestWithParam<const char*> {};
+
+TEST_P(CompileFor, SeededConfigsCompileAndDefaultsDoNotSpill) {
+  const Gpu& gpu = find_gpu(GetParam());
+  jit::CompilePool pool(jit::Compiler::load(), jit::pool_size().workers);
+  struct Job {
+    std::string what;
+    bool is_default;
+    std::shared_future<jit::Binary> binary;
+  };
+  std::vector<Job> jobs;
+  for (const Op* op : ops()) {
+    const std::vector<Sizes> shapes = op->model_shapes(2);
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      std::vector<Config> configs = default_and_seeded(*op, shapes[i], gpu);
+      if (i + 1 < shapes.size()) configs.resize(1);  // the seeded ones for one shape of each op
+      for (const Config& config : configs) {
+        for (const KernelLaunch& kernel : op->plan(shapes[i], config, gpu).kernels) {
+          jobs.push_back(
+              {op->name + " " + config_json(config).dump(),
+               pool.submit(kernel_source(*op, kernel), gpu.arch(), compile_options(kernel))});
+        }
+      }
+    }
+  }
+  for (const Job& job : jobs) {
+    const jit::Binary& binary = job.binary.get();
+    EXPECT_GT(binary.resources.registers, 0) << job.what;
+    if (!job.is_default) continue;
+    EXPECT_EQ(binary.resources.spill_store_bytes, 0) << job.what << "\n" << binary.log;
+    EXPECT_EQ(binary.resources.stack_bytes, 0) << job.what << "\n" << binary.log;
+  }
+}
+
+TEST_P(CompileFor, Oracles) {
+  const Gpu& gpu = find_gpu(GetParam());
+  const auto compiler = jit::Compiler::load();
+  for (const Kit* kit : kits()) {
+    const KernelLaunch launch = kit->oracle(kit->op->model_shapes(2).front());
+    EXPECT_GT(
+        compiler->compile(kernel_source(*kit->op, launch), gpu.arch(), compile_options(launch))
+            .image.size(),
+        0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpus, CompileFor, testing::Values("a100-sxm4-80gb", "rtx-3090"),
+                         [](const auto& gpu) {
+                           std::string name = gpu.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(Sources, KitsAndOraclesShareNothingWithTheKernels) {
+  for (const Op* op : ops()) {
+    const jit::SourceFile* oracle = find_source("templates/" + op->name + "/oracle.cu");
+    ASSERT_NE(oracle, nullptr) << op->name;
+    EXPECT_EQ(oracle->text.find("templates/common"), std::string::npos) << op->name;
+  }
+}
+
+}  // namespace
+}  // namespace kiln::templates
