@@ -40,6 +40,11 @@ struct Kit {
   // one near the measured size.
   std::vector<Case> (*verify_cases)(const Sizes& fixed, const Sizes& bucket) = nullptr;
 
+  // Calls that one captured graph replays: equal sizes, strides and absent arguments, other
+  // contents (lengths from zero to capacity, other tables, padded rows). The first is the one that
+  // is captured.
+  std::vector<Case> (*replay_cases)(const Sizes& fixed) = nullptr;
+
   // Writes one innermost row of an input (or of an inout's first value): `outer` are the indices of
   // the outer dimensions. Bytes between rows (gaps of strides) and around the tensor are poisoned
   // by the caller.

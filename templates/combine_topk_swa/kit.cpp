@@ -154,6 +154,28 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   return cases;
 }
 
+std::vector<Case> replay_cases(const Sizes& fixed_sizes) {
+  constexpr int64_t kTokens = 90, kRequests = 12;
+  std::vector<Case> cases{
+      make_case("full", fixed_sizes, kTokens, kRequests,
+                {{"uneven", 1}, {"prefix_low", 900}, {"prefix_high", 1500}}, 1),
+      make_case("padded", fixed_sizes, kTokens, kRequests,
+                {{"uneven", 1}, {"prefix_low", 0}, {"prefix_high", 700}, {"padded_rows", 31}}, 2),
+      make_case("all lengths zero", fixed_sizes, kTokens, kRequests, {{"zero_lengths", 1}}, 3),
+      make_case("all padding", fixed_sizes, kTokens, kRequests, {{"padded_rows", kTokens}}, 4),
+      make_case("full again", fixed_sizes, kTokens, kRequests,
+                {{"prefix_low", 0}, {"prefix_high", 1500}, {"first_row", 19}}, 5),
+  };
+  // The graph holds one N and M; the host takes the largest that any replay may need.
+  int64_t compressed = 0, gathered = 0;
+  for (const Case& c : cases) {
+    compressed = std::max(compressed, c.sizes["N"]);
+    gathered = std::max(gathered, c.sizes["M"] - c.sizes["N"]);
+  }
+  for (Case& c : cases) c.sizes = c.sizes.merged({{"N", compressed}, {"M", compressed + gathered}});
+  return cases;
+}
+
 void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::span<std::byte> row) {
   const Batch batch = batch_of(c);
   auto* values = reinterpret_cast<int32_t*>(row.data());
@@ -212,6 +234,7 @@ const Kit combine_topk_swa_kit{
     .op = &combine_topk_swa,
     .measured_case = measured_case,
     .verify_cases = verify_cases,
+    .replay_cases = replay_cases,
     .fill = fill,
     .expected = expected,
     .oracle = oracle,

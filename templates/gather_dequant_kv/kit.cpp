@@ -324,6 +324,24 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   return cases;
 }
 
+std::vector<Case> replay_cases(const Sizes& fixed_sizes) {
+  const CaseSizes sizes{
+      .requests = 5, .max_rows = 90, .offset = 11, .page_size = 16, .table_rows = 400};
+  const auto with_lengths = [&](std::string name, int64_t low, int64_t high, int64_t wanted,
+                                uint64_t seed) {
+    return make_case(std::move(name), fixed_sizes, sizes,
+                     {{"lens_low", low}, {"lens_high", high}, {"gather_high", wanted}},
+                     WithGather::yes, seed);
+  };
+  return {
+      with_lengths("full", 400, 400, 90, 1),
+      with_lengths("shorter, other tables", 0, 400, 90, 2),
+      with_lengths("all lengths zero", 0, 0, 0, 3),
+      with_lengths("some empty", 0, 3, 90, 4),
+      with_lengths("beyond capacity", 100, 400, 300, 5),
+  };
+}
+
 void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::span<std::byte> row) {
   if (arg.name == "cache") {
     const bool in_use = outer[0] % page_spacing(c) == 0;
@@ -371,6 +389,7 @@ const Kit gather_dequant_kv_kit{
     .op = &gather_dequant_kv,
     .measured_case = measured_case,
     .verify_cases = verify_cases,
+    .replay_cases = replay_cases,
     .fill = fill,
     .expected = expected,
     .oracle = oracle,

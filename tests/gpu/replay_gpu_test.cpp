@@ -1,0 +1,204 @@
+// Every op through the C interface on a real GPU: the first call under capture, and one graph of
+// all ops replayed with other lengths, tables and padded rows. Skipped where there is no GPU.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "runtime/abi/kiln.h"
+#include "runtime/call.h"
+#include "runtime/device.h"
+#include "templates/kit.h"
+#include "tuner/tensors.h"
+
+namespace kiln {
+namespace {
+
+using runtime::Device;
+using runtime::DeviceBuffer;
+using templates::Case;
+using templates::Kit;
+
+constexpr uint8_t kPoison = 0xab;
+
+std::unique_ptr<Device> open_device() {
+  const runtime::DeviceList list = runtime::list_devices();
+  return list.devices.empty() ? nullptr : Device::open(list.devices.front().id);
+}
+
+// One op with a fixed shape: its plan, its memory, and the struct that a graph captures.
+class CapturedOp {
+ public:
+  CapturedOp(Device& device, kiln_session* session, const Kit& kit, const templates::Sizes& shape)
+      : device_(device), kit_(kit), cases_(kit.replay_cases(shape)) {
+    const Case& first = cases_.front();
+    tensors_ = tuner::tensor_plans(*kit.op, first);
+    std::map<std::string, runtime::DevicePtr> pointers;
+    for (const tuner::TensorPlan& tensor : tensors_) {
+      buffers_.emplace_back(device, std::max<int64_t>(tensor.bytes(), 16));
+      pointers[tensor.arg->name] = buffers_.back().get();
+    }
+    args_ = tuner::pack_arguments(*kit.op, first, tensors_, pointers, {});
+    const std::string text = templates::shape_json(*kit.op, shape).dump();
+    EXPECT_EQ(kiln_plan_create(session, kit.op->name.c_str(), text.c_str(), &plan_), KILN_OK)
+        << kiln_last_error();
+    for (const templates::Op* op : templates::ops()) {
+      if (op == kit.op) break;
+      ++op_index_;
+    }
+  }
+
+  kiln_status call(runtime::Stream stream) {
+    return runtime::call_op(plan_, op_index_, args_.data(), stream);
+  }
+  size_t replays() const { return cases_.size(); }
+
+  void set_contents(size_t replay) {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      if (tensors_[i].bytes() == 0) continue;
+      if (tensors_[i].arg->kind == templates::ArgKind::output) {
+        const std::vector<uint8_t> poison(static_cast<size_t>(tensors_[i].bytes()), kPoison);
+        device_.copy_to_device(buffers_[i].get(), poison.data(), tensors_[i].bytes());
+      } else {
+        const std::vector<std::byte> contents =
+            tuner::host_contents(kit_, cases_[replay], tensors_[i]);
+        device_.copy_to_device(buffers_[i].get(), contents.data(), tensors_[i].bytes());
+      }
+    }
+  }
+
+  void expect_truth(size_t replay) {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      if (tensors_[i].arg->kind == templates::ArgKind::input || tensors_[i].bytes() == 0) continue;
+      std::vector<std::byte> got(static_cast<size_t>(tensors_[i].bytes()));
+      device_.copy_to_host(got.data(), buffers_[i].get(), tensors_[i].bytes());
+      expect_tensor(cases_[replay], tensors_[i], got);
+    }
+  }
+
+ private:
+  static double element(const tuner::TensorPlan& tensor, const std::vector<std::byte>& bytes,
+                        int64_t index) {
+    const std::byte* at = bytes.data() + index * templates::dtype_bytes(tensor.arg->dtype);
+    if (tensor.arg->dtype == templates::DType::bf16) {
+      uint16_t half = 0;
+      std::memcpy(&half, at, sizeof(half));
+      return std::bit_cast<float>(uint32_t{half} << 16);
+    }
+    int32_t value = 0;
+    std::memcpy(&value, at, sizeof(value));
+    return value;
+  }
+
+  void expect_tensor(const Case& c, const tuner::TensorPlan& tensor,
+                     const std::vector<std::byte>& got) {
+    const std::vector<std::byte> poison(got.size(), std::byte{kPoison});
+    int64_t count = 1;
+    for (const int64_t dim : tensor.layout.dims) count *= dim;
+    for (int64_t flat = 0; flat < count; ++flat) {
+      std::vector<int64_t> index(tensor.layout.dims.size());
+      int64_t rest = flat, storage = 0;
+      for (size_t dim = index.size(); dim-- > 0;) {
+        index[dim] = rest % tensor.layout.dims[dim];
+        rest /= tensor.layout.dims[dim];
+        storage += index[dim] * tensor.layout.strides[dim];
+      }
+      const std::optional<double> truth = kit_.expected(c, *tensor.arg, index);
+      const double want = truth ? *truth : element(tensor, poison, storage);
+      const double have = element(tensor, got, storage);
+      const bool equal = have == want || (std::isnan(have) && std::isnan(want));
+      ASSERT_TRUE(equal) << kit_.op->name << ", " << c.name << ", " << tensor.arg->name
+                         << " element " << flat << ": expected " << want << ", got " << have;
+    }
+  }
+
+  Device& device_;
+  const Kit& kit_;
+  std::vector<Case> cases_;
+  std::vector<tuner::TensorPlan> tensors_;
+  std::vector<DeviceBuffer> buffers_;
+  std::vector<uint64_t> args_;
+  kiln_plan* plan_ = nullptr;
+  int op_index_ = 0;
+};
+
+class Replay : public testing::Test {
+ protected:
+  void SetUp() override {
+    device_ = open_device();
+    if (device_ == nullptr) GTEST_SKIP() << runtime::list_devices().problem;
+    stream_ = device_->create_stream();
+    kiln_options options{};
+    options.size = sizeof(options);
+    options.store = ":memory:";
+    ASSERT_EQ(kiln_open(&options, &session_), KILN_OK) << kiln_last_error();
+  }
+  void TearDown() override {
+    if (device_ == nullptr) return;
+    ops_.clear();
+    EXPECT_EQ(kiln_close(session_), KILN_OK) << kiln_last_error();
+    device_->destroy_stream(stream_);
+  }
+  void make_ops() {
+    for (const Kit* kit : templates::kits()) {
+      for (const templates::Sizes& shape : kit->op->model_shapes(2)) {
+        ops_.push_back(std::make_unique<CapturedOp>(*device_, session_, *kit, shape));
+      }
+    }
+  }
+  void replay_and_check(runtime::Graph& graph) {
+    size_t replays = 0;
+    for (const auto& op : ops_) replays = std::max(replays, op->replays());
+    for (size_t replay = 0; replay < replays; ++replay) {
+      for (const auto& op : ops_) op->set_contents(replay % op->replays());
+      device_->launch_graph(graph, stream_);
+      device_->synchronize(stream_);
+      for (const auto& op : ops_) op->expect_truth(replay % op->replays());
+    }
+  }
+
+  std::unique_ptr<Device> device_;
+  runtime::Stream stream_ = nullptr;
+  kiln_session* session_ = nullptr;
+  std::vector<std::unique_ptr<CapturedOp>> ops_;
+};
+
+TEST_F(Replay, OneGraphOfEveryOpServesOtherLengthsTablesAndPadding) {
+  ASSERT_EQ(kiln_prepare(session_, nullptr, nullptr, nullptr), KILN_OK) << kiln_last_error();
+  ASSERT_EQ(kiln_seal(session_), KILN_OK) << kiln_last_error();
+  make_ops();
+  device_->begin_capture(stream_);
+  for (const auto& op : ops_) EXPECT_EQ(op->call(stream_), KILN_OK) << kiln_last_error();
+  const auto graph = device_->end_capture(stream_);
+  replay_and_check(*graph);
+}
+
+TEST_F(Replay, FirstCallUnderCaptureIsRefusedAndTheCaptureSurvives) {
+  make_ops();
+  device_->begin_capture(stream_);
+  for (const auto& op : ops_) EXPECT_EQ(op->call(stream_), KILN_NOT_PREPARED);
+  EXPECT_EQ(device_->capture_state(stream_), runtime::CaptureState::active);
+  ASSERT_EQ(kiln_prepare(session_, nullptr, nullptr, nullptr), KILN_OK) << kiln_last_error();
+  for (const auto& op : ops_) EXPECT_EQ(op->call(stream_), KILN_OK) << kiln_last_error();
+  const auto graph = device_->end_capture(stream_);
+  replay_and_check(*graph);
+}
+
+TEST_F(Replay, FirstCallOutsideCaptureCompilesOnce) {
+  make_ops();
+  for (const auto& op : ops_) op->set_contents(0);
+  for (const auto& op : ops_) EXPECT_EQ(op->call(stream_), KILN_OK) << kiln_last_error();
+  kiln_stats first{}, second{};
+  first.size = second.size = sizeof(kiln_stats);
+  EXPECT_EQ(kiln_get_stats(session_, &first), KILN_OK);
+  for (const auto& op : ops_) EXPECT_EQ(op->call(stream_), KILN_OK) << kiln_last_error();
+  EXPECT_EQ(kiln_get_stats(session_, &second), KILN_OK);
+  EXPECT_GT(first.compiles, 0u);
+  EXPECT_EQ(second.compiles, first.compiles);
+  device_->synchronize(stream_);
+  for (const auto& op : ops_) op->expect_truth(0);
+}
+
+}  // namespace
+}  // namespace kiln
