@@ -48,13 +48,29 @@ int32_t big_endian(const unsigned char* bytes) {
                               uint32_t{bytes[2]} << 8 | uint32_t{bytes[3]});
 }
 
-// The two bytes of a SQLite header that say how the file is written and read: 1 rollback journal, 2
+using Header = std::array<unsigned char, 100>;
+
+// The magic, and the two bytes that say how the file is written and read: 1 rollback journal, 2
 // write-ahead log.
-bool is_known_version(unsigned char byte) { return byte == 1 || byte == 2; }
+bool is_sqlite_header(const Header& header) {
+  const auto is_known_version = [](unsigned char byte) { return byte == 1 || byte == 2; };
+  return std::memcmp(header.data(), kSqliteMagic.data(), kSqliteMagic.size()) == 0 &&
+         is_known_version(header[18]) && is_known_version(header[19]);
+}
+
+int64_t page_bytes(const Header& header) {
+  const int64_t bytes = header[16] << 8 | header[17];
+  return bytes <= 1 ? 65536 : bytes;  // 65536 does not fit and is written as 1
+}
 
 std::string parent_of(const std::string& path) {
   const std::string parent = fs::path(path).parent_path().string();
   return parent.empty() ? "." : parent;
+}
+
+// By the effective user, unlike access(); errno says why not.
+bool may(const std::string& path, int mode) {
+  return ::faccessat(AT_FDCWD, path.c_str(), mode, AT_EACCESS) == 0;
 }
 
 std::string damaged_note(const FileId& id) {
@@ -101,16 +117,15 @@ FileHead read_file_head(const std::string& path) {
     return head;
   }
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  std::array<unsigned char, 100> bytes{};
+  Header bytes{};
   const ssize_t got = file.get() < 0 ? -1 : ::pread(file.get(), bytes.data(), bytes.size(), 0);
   if (got < 0) {
     head.kind = FileHead::Kind::unreadable;
     head.error = errno;
   } else if (got == 0) {
     head.kind = FileHead::Kind::empty;
-  } else if (got < static_cast<ssize_t>(bytes.size()) ||
-             std::memcmp(bytes.data(), kSqliteMagic.data(), kSqliteMagic.size()) != 0 ||
-             !is_known_version(bytes[18]) || !is_known_version(bytes[19])) {
+  } else if (got < static_cast<ssize_t>(bytes.size()) || !is_sqlite_header(bytes) ||
+             status.st_size % page_bytes(bytes) != 0) {
     head.kind = FileHead::Kind::other_content;
   } else {
     head.kind = FileHead::Kind::sqlite;
@@ -121,8 +136,7 @@ FileHead read_file_head(const std::string& path) {
 }
 
 bool is_writable(const std::string& path) {
-  return ::access(path.c_str(), R_OK | W_OK) == 0 &&
-         ::access(parent_of(path).c_str(), W_OK | X_OK) == 0;
+  return may(path, R_OK | W_OK) && may(parent_of(path), W_OK | X_OK);
 }
 
 std::string why_not_creatable(const std::string& path) {
@@ -131,7 +145,7 @@ std::string why_not_creatable(const std::string& path) {
     struct stat status;
     if (::stat(folder.c_str(), &status) == 0) {
       if (!S_ISDIR(status.st_mode)) return fmt::format("{} is not a folder", folder);
-      if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+      if (!may(folder, W_OK | X_OK)) {
         return fmt::format("folder {}: {}", folder, std::strerror(errno));
       }
       return "";

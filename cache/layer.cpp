@@ -292,7 +292,12 @@ Layer::Opened Layer::open_for_writing(const std::string& path, std::vector<std::
     return open_for_reading(path);
   }
   if (head.kind == FileHead::Kind::empty) return {};
-  if (is_remembered_damaged(path, head.id)) return replace_damaged(path, head.id, warnings);
+  // With a log beside it the file may yet be made whole; SQLite decides then.
+  const bool has_log = side_file_bytes(path, "-wal") > 0 || side_file_bytes(path, "-journal") > 0;
+  if (is_remembered_damaged(path, head.id) ||
+      (head.kind == FileHead::Kind::other_content && !has_log)) {
+    return replace_damaged(path, head.id, warnings);
+  }
   try {
     std::unique_ptr<SideLock> lock;
     return open_current(path, lock);
@@ -335,6 +340,8 @@ Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideL
   opened.id = file_id(path).value_or(FileId{});
   opened.database = std::make_unique<Database>(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX);
   Database& database = *opened.database;
+  // Until the file is known to be sound, closing it must not work the log into it.
+  sqlite3_db_config(database.handle(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
   database.execute("PRAGMA cell_size_check = ON");
   // Without shared memory between processes a log can be read in exclusive mode only.
   if (!network.empty()) database.execute("PRAGMA locking_mode = EXCLUSIVE");
@@ -365,6 +372,8 @@ Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideL
     throw SqliteError(SQLITE_CORRUPT,
                       fmt::format("the tables of {} are not those of a store", path));
   }
+
+  sqlite3_db_config(database.handle(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, nullptr);
 
   try {
     const char* wanted =

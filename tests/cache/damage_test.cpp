@@ -1,0 +1,336 @@
+// Fault injection: whatever happens to the file, a store answers with what was written or with a
+// miss, and goes on.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <random>
+
+#include "cache/blob.h"
+#include "tests/cache/fixture.h"
+
+namespace kiln::cache {
+namespace {
+
+class DamageTest : public StoreTest {
+ protected:
+  // A closed store file with one result and no side files.
+  TuningResult write_sample() {
+    const TuningResult result = sample_result("a");
+    EXPECT_TRUE(open()->put(result));
+    EXPECT_FALSE(std::filesystem::exists(path_ + "-wal"));
+    return result;
+  }
+
+  // The store was put aside and a new one works.
+  void expect_fresh_store_after_quarantine(const std::string& damaged_bytes) {
+    {
+      auto store = open();
+      ASSERT_EQ(store->warnings().size(), 1u);
+      EXPECT_NE(store->warnings()[0].find(".corrupt-"), std::string::npos);
+      EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+      EXPECT_TRUE(store->put(sample_result("b", 32)));
+      EXPECT_EQ(store->info().path, path_);
+    }
+    std::vector<std::string> aside;
+    for (const std::string& name : files_in_folder()) {
+      const bool is_log = name.ends_with("-wal") || name.ends_with("-shm");
+      if (name.find(".corrupt-") != std::string::npos && !is_log) aside.push_back(name);
+    }
+    ASSERT_EQ(aside.size(), 1u);
+    EXPECT_EQ(read_file(folder_ + "/" + aside[0]), damaged_bytes);
+    auto store = open();
+    EXPECT_TRUE(store->warnings().empty());
+    EXPECT_TRUE(store->find_decision(sample_problem(32), kA100));
+    EXPECT_TRUE(store->check().empty());
+    EXPECT_TRUE(std::filesystem::exists(path_ + ".lock"));
+  }
+};
+
+TEST_F(DamageTest, OverwrittenHeaderIsPutAside) {
+  write_sample();
+  std::string bytes = read_file(path_);
+  bytes.replace(0, 100, std::string(100, 'x'));
+  write_file(path_, bytes);
+  expect_fresh_store_after_quarantine(bytes);
+}
+
+TEST_F(DamageTest, FileThatIsNoDatabaseIsPutAside) {
+  write_file(path_, "hello");
+  expect_fresh_store_after_quarantine("hello");
+}
+
+TEST_F(DamageTest, TruncatedFileIsPutAside) {
+  write_sample();
+  const std::string bytes = read_file(path_);
+  for (const size_t size : {size_t{50}, size_t{4096}, bytes.size() / 2, bytes.size() - 1}) {
+    SCOPED_TRACE(size);
+    write_file(path_, bytes.substr(0, size));
+    expect_fresh_store_after_quarantine(bytes.substr(0, size));
+    for (const auto& name : files_in_folder()) {
+      if (name.find(".corrupt-") != std::string::npos)
+        std::filesystem::remove(folder_ + "/" + name);
+    }
+  }
+}
+
+TEST_F(DamageTest, EmptyFileBecomesAStore) {
+  write_file(path_, "");
+  auto store = open();
+  EXPECT_TRUE(store->put(sample_result("a")));
+  EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+  EXPECT_TRUE(store->warnings().empty());
+  EXPECT_EQ(count_files_with(".corrupt-"), 0u);
+}
+
+TEST_F(DamageTest, OverwrittenSchemaPageIsPutAside) {
+  write_sample();
+  std::string bytes = read_file(path_);
+  bytes.replace(100, 3996, std::string(3996, '\xa5'));
+  write_file(path_, bytes);
+  expect_fresh_store_after_quarantine(bytes);
+}
+
+TEST_F(DamageTest, SideFilesAreMovedAlong) {
+  write_file(path_, "hello");
+  write_file(path_ + "-wal", "log");
+  write_file(path_ + "-shm", "index");
+  EXPECT_TRUE(open()->put(sample_result("a")));
+  std::string log;
+  size_t indexes = 0;
+  for (const std::string& name : files_in_folder()) {
+    if (name.find(".corrupt-") == std::string::npos) continue;
+    if (name.ends_with("-wal")) log = read_file(folder_ + "/" + name);
+    indexes += name.ends_with("-shm") ? 1 : 0;
+  }
+  EXPECT_EQ(log, "log");
+  EXPECT_EQ(indexes, 1u);
+  EXPECT_TRUE(open()->find_decision(sample_problem(), kA100));
+}
+
+// Damage in a page that opening does not read: a miss and a warning now, put aside at the next
+// opening.
+TEST_F(DamageTest, DamageFoundWhileReadingIsPutAsideAtTheNextOpening) {
+  write_sample();
+  const std::string pages = sql("SELECT rootpage FROM sqlite_schema WHERE name = 'decisions'")[0];
+  std::string bytes = read_file(path_);
+  bytes.replace((std::stoul(pages) - 1) * 4096, 4096, std::string(4096, '\xa5'));
+  write_file(path_, bytes);
+  {
+    auto store = open();
+    EXPECT_TRUE(store->warnings().empty());
+    EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+    EXPECT_EQ(store->warnings().size(), 1u);
+    EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+    EXPECT_EQ(store->warnings().size(), 1u);
+    EXPECT_TRUE(store->find_binary(sample_binary("a/first").key));  // elsewhere in the file
+    EXPECT_FALSE(store->check().empty());
+    EXPECT_FALSE(store->put(sample_result("b")));
+    EXPECT_EQ(store->warnings().size(), 1u);
+  }
+  expect_fresh_store_after_quarantine(bytes);
+}
+
+TEST_F(DamageTest, ReadOnlyStoreLeavesADamagedFileWhereItIs) {
+  write_file(path_, "hello");
+  auto store = open(StoreOptions::Mode::read_only);
+  EXPECT_EQ(store->warnings().size(), 1u);
+  EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+  EXPECT_EQ(files_in_folder(), std::vector<std::string>{"kiln.db"});
+  EXPECT_EQ(read_file(path_), "hello");
+}
+
+TEST_F(DamageTest, CorruptBlobIsAMissWithOneWarningAndHealedByTheNextWrite) {
+  const TuningResult result = write_sample();
+  const jit::Binary& binary = result.binaries[0];
+  const std::string where = " WHERE binary = '" + binary.key.hex() + "'";
+  sql("UPDATE images SET data = CAST(substr(data, 1, 40) || x'00' || substr(data, 42) AS BLOB)" +
+      where);
+  auto store = open();
+  EXPECT_TRUE(store->has_binary(binary.key));
+  EXPECT_FALSE(store->find_binary(binary.key));
+  EXPECT_FALSE(store->find_binary(binary.key));
+  EXPECT_FALSE(store->has_binary(binary.key));
+  ASSERT_EQ(store->warnings().size(), 1u);
+  EXPECT_NE(store->warnings()[0].find(binary.key.hex()), std::string::npos);
+  EXPECT_NE(store->warnings()[0].find(path_), std::string::npos);
+  EXPECT_EQ(store->check().size(), 1u);
+  EXPECT_TRUE(store->find_binary(result.binaries[1].key));
+  EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+
+  ASSERT_TRUE(store->put_binary(binary));
+  EXPECT_TRUE(store->has_binary(binary.key));
+  ASSERT_TRUE(store->find_binary(binary.key));
+  expect_equal(*store->find_binary(binary.key), binary);
+  EXPECT_TRUE(store->check().empty());
+}
+
+TEST_F(DamageTest, CorruptBlobOfTheTopFallsThroughToThePack) {
+  const TuningResult result = write_sample();
+  pack_ = make_pack_of("base.pack", {result});
+  sql("UPDATE images SET checksum = '00000000000000000000000000000000'");
+  auto store = open();
+  EXPECT_TRUE(store->find_binary(result.binaries[0].key));
+  EXPECT_EQ(store->warnings().size(), 1u);
+}
+
+TEST_F(DamageTest, SizesOutOfRangeAreDamageAndAskForNoMemory) {
+  const TuningResult result = write_sample();
+  for (const char* size : {"-1", "0", "9223372036854775807", "268435457", "100"}) {
+    sql(std::string("UPDATE images SET raw_bytes = ") + size);
+    auto store = open();
+    EXPECT_FALSE(store->find_binary(result.binaries[0].key)) << size;
+    EXPECT_EQ(store->warnings().size(), 1u);
+  }
+}
+
+TEST_F(DamageTest, ChangedPlanOrDecisionIsAMiss) {
+  const TuningResult result = write_sample();
+  sql("UPDATE plan_kernels SET threads = 1024 WHERE ordinal = 1");
+  {
+    auto store = open();
+    EXPECT_FALSE(store->find_plan(result.plans[0].id));
+    EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+    EXPECT_EQ(store->check().size(), 1u);
+    ASSERT_TRUE(store->put_plan(result.plans[0]));
+    EXPECT_TRUE(store->find_plan(result.plans[0].id));
+  }
+  sql(R"(UPDATE decisions SET config = '{"threads":64}')");
+  auto store = open();
+  EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+  EXPECT_TRUE(store->list_decisions().empty());
+  EXPECT_EQ(store->check().size(), 1u);
+}
+
+TEST_F(DamageTest, CheckNamesLinksThatLeadNowhereAndTextThatIsNotJson) {
+  const TuningResult result = write_sample();
+  sql("DELETE FROM images WHERE binary = '" + result.binaries[1].key.hex() + "'");
+  EXPECT_EQ(open()->check().size(), 1u);
+  sql("UPDATE rejections SET config = 'threads=1'");
+  EXPECT_EQ(open()->check().size(), 2u);
+  sql("UPDATE timings SET plan = '00000000000000000000000000000001'");
+  EXPECT_EQ(open()->check().size(), 3u);
+}
+
+// Any flipped byte: no crash, no exception, and what is returned is what was written.
+TEST_F(DamageTest, FlippedBytesNeverChangeWhatIsLaunched) {
+  const TuningResult result = write_sample();
+  const std::string bytes = read_file(path_);
+  std::mt19937 random(20240601);
+  int answered = 0;
+  for (int round = 0; round < 60; ++round) {
+    SCOPED_TRACE(round);
+    std::string damaged = bytes;
+    const int flips = 1 << (round % 5);
+    for (int i = 0; i < flips; ++i) {
+      // Half of them where everything else depends on it: the header and the schema.
+      const size_t range = random() % 2 == 0 ? damaged.size() : 8192;
+      damaged[random() % range] ^= static_cast<char>(1 << random() % 8);
+    }
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      std::filesystem::remove(entry.path());
+    }
+    write_file(path_, damaged);
+    auto store = open();
+    if (const auto row = store->find_decision(sample_problem(), kA100)) {
+      ++answered;
+      EXPECT_EQ(row->decision.config, result.decision.config);
+      EXPECT_EQ(row->decision.plan, result.decision.plan);
+      EXPECT_EQ(row->decision.kind, result.decision.kind);
+    }
+    if (const auto plan = store->find_plan(result.plans[0].id))
+      expect_equal(*plan, result.plans[0]);
+    for (const jit::Binary& binary : result.binaries) {
+      if (const auto found = store->find_binary(binary.key)) {
+        EXPECT_EQ(found->image, binary.image);
+        EXPECT_EQ(found->entry, binary.entry);
+        EXPECT_EQ(found->arch, binary.arch);
+      }
+    }
+    store->list_decisions();
+    store->list_binaries();
+    store->problems();
+    store->verifications(sample_problem());
+    store->timings(sample_problem(), kA100);
+    store->rejections(sample_problem(), kA100);
+    store->info();
+    store->check();
+    store->put(sample_result("b", 32));
+  }
+  EXPECT_GT(answered, 0);
+  EXPECT_LT(answered, 60);
+}
+
+TEST_F(DamageTest, FileReplacedUnderAnOpenStoreGetsTheNextWrite) {
+  auto store = open();
+  ASSERT_TRUE(store->put(sample_result("a")));
+  for (const char* suffix : {"", "-wal", "-shm"}) std::filesystem::remove(path_ + suffix);
+  ASSERT_TRUE(store->put(sample_result("b", 32)));
+  store.reset();
+  store = open();
+  EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+  EXPECT_TRUE(store->find_decision(sample_problem(32), kA100));
+}
+
+TEST_F(DamageTest, FullDiskIsOneWarningAndTheRestStays) {
+  ASSERT_TRUE(open()->put(sample_result("a")));
+  const pid_t child = start_child([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const auto limit = static_cast<rlim_t>(std::filesystem::file_size(path_)) + 8192;
+    const rlimit file_size{limit, limit};
+    ::setrlimit(RLIMIT_FSIZE, &file_size);
+    auto store = open();
+    int written = 0;
+    for (int rows = 100; rows < 300; ++rows) {
+      written += store->put(sample_result(std::to_string(rows), rows)) ? 1 : 0;
+    }
+    const bool good = written < 200 && store->warnings().size() == 1 &&
+                      store->find_decision(sample_problem(), kA100).has_value();
+    return good ? 0 : 1;
+  });
+  EXPECT_EQ(wait_for(child), 0);
+  auto store = open();
+  EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+  EXPECT_TRUE(store->check().empty());
+  EXPECT_TRUE(store->warnings().empty());
+}
+
+TEST_F(DamageTest, LockHeldByAnotherProcessForEverIsAWarningNotAWait) {
+  write_file(path_, "hello");
+  const int lock = ::open((path_ + ".lock").c_str(), O_RDWR | O_CREAT, 0600);
+  ASSERT_EQ(::flock(lock, LOCK_EX), 0);
+  auto store = open();
+  EXPECT_EQ(store->warnings().size(), 1u);
+  EXPECT_EQ(store->info().path, ":memory:");
+  EXPECT_TRUE(store->put(sample_result("a")));
+  EXPECT_EQ(read_file(path_), "hello");
+  ::close(lock);
+}
+
+TEST(Blob, IsReadBack) {
+  for (const std::string& image : {std::string(), std::string("a"), std::string(100000, 'x')}) {
+    const PackedImage packed = pack_image(image);
+    EXPECT_EQ(unpack_image(1, packed.raw_bytes, packed.checksum, packed.data), image);
+  }
+}
+
+TEST(Blob, AnyChangeIsRefused) {
+  const std::string image = sample_binary("x").image;
+  const PackedImage packed = pack_image(image);
+  for (size_t i = 0; i < packed.data.size(); ++i) {
+    std::string damaged = packed.data;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
+    const auto unpacked = unpack_image(1, packed.raw_bytes, packed.checksum, damaged);
+    EXPECT_TRUE(!unpacked || *unpacked == image) << i;
+  }
+  EXPECT_FALSE(unpack_image(2, packed.raw_bytes, packed.checksum, packed.data));
+  EXPECT_FALSE(unpack_image(1, packed.raw_bytes + 1, packed.checksum, packed.data));
+  EXPECT_FALSE(unpack_image(1, packed.raw_bytes, hash_text("other"), packed.data));
+  EXPECT_FALSE(unpack_image(1, packed.raw_bytes, packed.checksum,
+                            std::string_view(packed.data).substr(0, packed.data.size() - 1)));
+  EXPECT_FALSE(unpack_image(1, 0, packed.checksum, ""));
+}
+
+}  // namespace
+}  // namespace kiln::cache

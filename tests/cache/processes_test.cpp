@@ -1,0 +1,164 @@
+// Several processes on one store: writers at once, creation at once, damage found by all at once,
+// and death in the middle.
+#include <signal.h>
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "tests/cache/fixture.h"
+
+namespace kiln::cache {
+namespace {
+
+class ProcessesTest : public StoreTest {
+ protected:
+  // `count` children that start together.
+  void run_together(int count, const std::function<int(int)>& body) {
+    int gate[2];
+    ASSERT_EQ(::pipe(gate), 0);
+    std::vector<pid_t> children;
+    for (int i = 0; i < count; ++i) {
+      children.push_back(start_child([&] {
+        ::close(gate[1]);
+        char byte = 0;
+        if (::read(gate[0], &byte, 1) < 0) return 100;  // returns when the gate is closed
+        return body(i);
+      }));
+    }
+    ::close(gate[0]);
+    ::close(gate[1]);
+    for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);
+  }
+};
+
+TEST_F(ProcessesTest, WritersAtOnceLoseNothing) {
+  path_ = folder_ + "/made/by/whoever/is/first.db";
+  constexpr int kProcesses = 4;
+  constexpr int kResults = 25;
+  run_together(kProcesses, [&](int process) {
+    auto store = open();
+    for (int i = 0; i < kResults; ++i) {
+      const int rows = process * kResults + i;
+      if (!store->put(sample_result(std::to_string(rows), rows))) return 1;
+      if (!store->find_decision(sample_problem(rows), kA100)) return 2;
+    }
+    return store->warnings().empty() ? 0 : 3;
+  });
+  auto store = open();
+  EXPECT_EQ(store->list_decisions().size(), static_cast<size_t>(kProcesses * kResults));
+  EXPECT_EQ(store->check(), std::vector<std::string>{});
+  EXPECT_TRUE(store->warnings().empty());
+}
+
+TEST_F(ProcessesTest, SameResultFromAllIsOneRow) {
+  run_together(4, [&](int) { return open()->put(sample_result("same")) ? 0 : 1; });
+  auto store = open();
+  EXPECT_EQ(store->list_decisions().size(), 1u);
+  EXPECT_EQ(store->list_binaries().size(), 2u);
+  EXPECT_EQ(store->problems().size(), 1u);
+}
+
+TEST_F(ProcessesTest, DamagedFileIsPutAsideOnce) {
+  write_file(path_, "hello");
+  run_together(4, [&](int process) {
+    return open()->put(sample_result(std::to_string(process), process)) ? 0 : 1;
+  });
+  EXPECT_EQ(count_files_with(".corrupt-"), 1u);
+  auto store = open();
+  EXPECT_EQ(store->list_decisions().size(), 4u);
+  EXPECT_TRUE(store->check().empty());
+}
+
+TEST_F(ProcessesTest, KilledWriterLeavesWholeResultsOnly) {
+  std::mt19937 random(7);
+  int next = 0;
+  for (int round = 0; round < 20; ++round) {
+    int reports[2];
+    ASSERT_EQ(::pipe(reports), 0);
+    const pid_t child = start_child([&] {
+      auto store = open();
+      for (int rows = next;; ++rows) {
+        if (!store->put(sample_result(std::to_string(rows), rows))) return 1;
+        if (::write(reports[1], &rows, sizeof rows) != sizeof rows) return 2;
+      }
+    });
+    ::close(reports[1]);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 60000));
+    ::kill(child, SIGKILL);
+    const int status = wait_for(child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the writer ended by itself: " << WEXITSTATUS(status);
+    int committed = next - 1;
+    for (int rows = 0; ::read(reports[0], &rows, sizeof rows) == sizeof rows;) committed = rows;
+    ::close(reports[0]);
+
+    auto store = open();
+    EXPECT_TRUE(store->warnings().empty());
+    EXPECT_EQ(store->check(), std::vector<std::string>{});
+    for (int rows = next; rows <= committed; ++rows) {
+      const auto row = store->find_decision(sample_problem(rows), kA100);
+      ASSERT_TRUE(row) << "result " << rows << " was reported as kept";
+      const auto plan = store->find_plan(row->decision.plan);
+      ASSERT_TRUE(plan);
+      for (const auto& kernel : plan->kernels) EXPECT_TRUE(store->find_binary(kernel.binary));
+    }
+    // The one in flight is there as a whole or not at all.
+    const int in_flight = committed + 1;
+    const bool decided = store->find_decision(sample_problem(in_flight), kA100).has_value();
+    const TuningResult result = sample_result(std::to_string(in_flight), in_flight);
+    EXPECT_EQ(store->find_plan(result.plans[0].id).has_value(), decided);
+    EXPECT_EQ(store->has_binary(result.binaries[0].key), decided);
+    next = in_flight + 1;
+  }
+  EXPECT_EQ(count_files_with(".corrupt-"), 0u);
+}
+
+TEST_F(ProcessesTest, ReaderAfterAKilledWriterNeedsAWriterFirst) {
+  const pid_t child = start_child([&] {
+    auto store = open();
+    store->put(sample_result("a"));
+    ::kill(::getpid(), SIGKILL);
+    return 0;
+  });
+  wait_for(child);
+  ASSERT_TRUE(std::filesystem::exists(path_ + "-wal"));
+  const auto files = files_in_folder();
+  const std::string log = read_file(path_ + "-wal");
+  {
+    auto store = open(StoreOptions::Mode::read_only);  // reads with the shared memory that is there
+    EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+  }
+  EXPECT_EQ(files_in_folder(), files);
+  EXPECT_EQ(read_file(path_ + "-wal"), log);
+
+  std::filesystem::remove(path_ + "-shm");
+  {
+    auto store = open(StoreOptions::Mode::read_only);
+    EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+    EXPECT_EQ(store->warnings().size(), 1u);
+    EXPECT_FALSE(std::filesystem::exists(path_ + "-shm"));
+  }
+  EXPECT_TRUE(open()->find_decision(sample_problem(), kA100));
+  EXPECT_TRUE(open(StoreOptions::Mode::read_only)->find_decision(sample_problem(), kA100));
+}
+
+TEST_F(ProcessesTest, StoreOfBeforeTheForkIsAMissInTheChild) {
+  auto store = open();
+  ASSERT_TRUE(store->put(sample_result("a")));
+  const pid_t child = start_child([&] {
+    if (store->find_decision(sample_problem(), kA100)) return 1;
+    if (store->warnings().size() != 1) return 2;
+    store.reset();  // must leave the parent's connection alone
+    auto own = open();
+    if (!own->find_decision(sample_problem(), kA100)) return 3;
+    return own->put(sample_result("b", 32)) ? 0 : 4;
+  });
+  EXPECT_EQ(wait_for(child), 0);
+  EXPECT_TRUE(store->find_decision(sample_problem(32), kA100));
+  EXPECT_TRUE(store->put(sample_result("c", 64)));
+  EXPECT_TRUE(store->warnings().empty());
+  EXPECT_TRUE(store->check().empty());
+}
+
+}  // namespace
+}  // namespace kiln::cache

@@ -1,0 +1,133 @@
+// The file format: its marks in the header, older and newer versions, other programs' files, and
+// migration in steps.
+#include "cache/schema.h"
+
+#include "jit/base/error.h"
+#include "tests/cache/fixture.h"
+
+namespace kiln::cache {
+namespace {
+
+class SchemaTest : public ::testing::Test {
+ protected:
+  Database database_{":memory:", SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE};
+};
+
+TEST_F(SchemaTest, FreshThenCurrent) {
+  EXPECT_EQ(classify(database_), FileKind::fresh);
+  create_schema(database_);
+  EXPECT_EQ(classify(database_), FileKind::current);
+  EXPECT_EQ(database_.query_integer("PRAGMA user_version"), kSchemaVersion);
+  EXPECT_EQ(database_.query_integer("PRAGMA application_id"), kApplicationId);
+}
+
+TEST_F(SchemaTest, UsersOwnTableAndIndexAreNoDefect) {
+  create_schema(database_);
+  database_.execute("CREATE TABLE notes (text); CREATE INDEX mine ON plans (op)");
+  EXPECT_EQ(classify(database_), FileKind::current);
+}
+
+TEST_F(SchemaTest, MissingOrOtherTableIsADefect) {
+  create_schema(database_);
+  database_.execute("DROP TABLE leases");
+  EXPECT_EQ(classify(database_), FileKind::defective);
+  database_.execute("CREATE TABLE leases (key TEXT)");
+  EXPECT_EQ(classify(database_), FileKind::defective);
+}
+
+TEST_F(SchemaTest, OtherProgramsOlderAndNewerFilesAreTold) {
+  database_.execute("CREATE TABLE bookmarks (url TEXT)");
+  EXPECT_EQ(classify(database_), FileKind::foreign);
+  database_.execute("PRAGMA user_version = 1");
+  EXPECT_EQ(classify(database_), FileKind::foreign);
+  database_.execute("PRAGMA application_id = " + std::to_string(kApplicationId));
+  database_.execute("PRAGMA user_version = " + std::to_string(kSchemaVersion + 1));
+  EXPECT_EQ(classify(database_), FileKind::newer);
+  database_.execute("PRAGMA user_version = " + std::to_string(kSchemaVersion - 1));
+  EXPECT_EQ(classify(database_), FileKind::older);
+}
+
+TEST_F(SchemaTest, MigrationGoesStepByStepFromWhereTheFileIs) {
+  database_.execute("PRAGMA user_version = 5; CREATE TABLE log (step)");
+  const Migration steps[] = {{5, "INSERT INTO log VALUES (5)"},
+                             {6, "INSERT INTO log VALUES (6); ALTER TABLE log ADD COLUMN more"},
+                             {7, "INSERT INTO log VALUES (7, 'x')"}};
+  migrate(database_, steps);
+  EXPECT_EQ(database_.query_integer("PRAGMA user_version"), 7);
+  EXPECT_EQ(database_.query_text("SELECT group_concat(step) FROM log"), "6,7");
+}
+
+TEST_F(SchemaTest, FailedMigrationLeavesTheFileAsItWas) {
+  database_.execute("PRAGMA user_version = 5; CREATE TABLE log (step)");
+  const Migration broken[] = {{6, "INSERT INTO log VALUES (6)"},
+                              {7, "INSERT INTO nowhere VALUES (7)"}};
+  EXPECT_THROW(migrate(database_, broken), SqliteError);
+  const Migration gap[] = {{6, "INSERT INTO log VALUES (6)"}, {8, "INSERT INTO log VALUES (8)"}};
+  EXPECT_THROW(migrate(database_, gap), Error);
+  EXPECT_EQ(database_.query_integer("PRAGMA user_version"), 5);
+  EXPECT_EQ(database_.query_integer("SELECT count(*) FROM log"), 0);
+}
+
+TEST_F(SchemaTest, EveryStepFromVersionOneOnExists) {
+  int version = 1;
+  for (const Migration& step : schema_migrations()) EXPECT_EQ(step.to, ++version);
+  EXPECT_EQ(version, kSchemaVersion);
+}
+
+TEST_F(SchemaTest, NumbersOfTheStoredEnumsAreThoseOfTheHeader) {
+  create_schema(database_);
+  for (const DecisionKind kind :
+       {DecisionKind::pinned, DecisionKind::measured, DecisionKind::borrowed,
+        DecisionKind::predicted, DecisionKind::fallback}) {
+    EXPECT_EQ(database_.query_text("SELECT name FROM decision_kinds WHERE kind = " +
+                                   std::to_string(static_cast<int>(kind))),
+              kind_name(kind));
+  }
+  for (const Verified level : {Verified::none, Verified::simulator, Verified::device}) {
+    EXPECT_EQ(database_.query_text("SELECT name FROM verification_levels WHERE level = " +
+                                   std::to_string(static_cast<int>(level))),
+              verified_name(level));
+  }
+}
+
+TEST_F(StoreTest, StoreOfANewerSchemaIsLeftAloneAndMemoryServes) {
+  ASSERT_TRUE(open()->put(sample_result("a")));
+  sql("PRAGMA journal_mode = DELETE; PRAGMA user_version = 99");
+  const std::string before = read_file(path_);
+  const auto files = files_in_folder();
+  {
+    auto store = open();
+    ASSERT_EQ(store->warnings().size(), 1u);
+    EXPECT_NE(store->warnings()[0].find("99"), std::string::npos);
+    EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+    EXPECT_EQ(store->info().path, ":memory:");
+    EXPECT_TRUE(store->put(sample_result("b")));
+    EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+  }
+  {
+    auto store = open(StoreOptions::Mode::read_only);
+    EXPECT_EQ(store->warnings().size(), 1u);
+    EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+  }
+  EXPECT_EQ(read_file(path_), before);
+  EXPECT_EQ(files_in_folder(), files);
+}
+
+TEST_F(StoreTest, DatabaseOfAnotherProgramIsLeftAloneAndMemoryServes) {
+  for (const char* mark : {"0", "1234"}) {
+    path_ = folder_ + "/places" + mark + ".sqlite";
+    sql(std::string("CREATE TABLE bookmarks (url); INSERT INTO bookmarks VALUES ('x');") +
+        "PRAGMA application_id = " + mark);
+    const std::string before = read_file(path_);
+    {
+      auto store = open();
+      EXPECT_EQ(store->warnings().size(), 1u);
+      EXPECT_TRUE(store->put(sample_result("a")));
+    }
+    EXPECT_EQ(read_file(path_), before);
+    EXPECT_EQ(count_files_with(".corrupt"), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace kiln::cache
