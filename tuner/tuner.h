@@ -29,6 +29,8 @@ struct TuneOptions {
   std::string worker;               // executable of the child; "": find kiln-worker beside this program or in libexec
   double hang_timeout_s = 3;        // a launch that takes longer kills the child and rejects the candidate
   uint64_t seed = 1;
+  int shortlist = 0;                // compile and try only so many configs of a space, the model's first; 0: all
+  int64_t memory_bytes = 0;         // of the device, at most; 0: 80 % of what is free, at most 24 GiB
   std::function<void(const std::string& line)> log;                                       // one line per event worth a line
   std::function<void(int done, int total, const std::string& what, double eta_s)> progress;
   const std::atomic<bool>* stop = nullptr;                                                // set by Ctrl-C: finish the problem's bookkeeping and return
@@ -38,6 +40,7 @@ struct TuneOptions {
 struct ProblemReport {
   cache::Problem problem;
   std::string gpu;                  // slug
+  std::string state = "tuned";      // or "kept", "no memory", "budget", "stopped", "unsupported", "failed: ..."
   int64_t space_size = 0;           // product of the axes
   int64_t kept = 0;                 // after the rules and static limits
   int64_t distinct_binaries = 0;
@@ -48,6 +51,7 @@ struct ProblemReport {
   std::vector<std::string> tie_group;
   double rank_correlation = 0;      // Spearman, model against measured
   double model_regret = 0;          // time of the model's first choice / best - 1
+  int64_t measured = 0;             // candidates that were verified and timed
   double wall_s = 0;
 };
 struct TuneReport {

@@ -1,0 +1,248 @@
+#include "tuner/candidates.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "runtime/plan_record.h"
+
+namespace kiln::tuner {
+namespace {
+
+using templates::Config;
+using templates::KernelLaunch;
+using templates::LaunchPlan;
+using templates::Op;
+using templates::Sizes;
+
+constexpr int kMaxThreads = 1024;
+constexpr int64_t kSmemUnitBytes = 128;
+
+std::string extent_text(const templates::Extent& extent) {
+  std::string text = fmt::format("{}+{}", extent.offset, extent.scale);
+  for (const templates::Term& term : extent.terms)
+    text += fmt::format("*{}/{}<{}", term.symbol, term.divisor, term.cap);
+  return text;
+}
+
+// Two configs with the same text launch the same code in the same way.
+std::string launch_identity(const Candidate& candidate) {
+  std::string text = extent_text(candidate.plan.workspace_bytes);
+  for (size_t i = 0; i < candidate.plan.kernels.size(); ++i) {
+    const KernelLaunch& launch = candidate.plan.kernels[i];
+    text += fmt::format("|{} {} {} {} {} {}", candidate.binaries[i]->key.hex(), launch.threads,
+                        candidate.smem_bytes[i], extent_text(launch.grid_x),
+                        extent_text(launch.grid_y), extent_text(launch.grid_z));
+  }
+  return text;
+}
+
+// Why a compiled kernel is not run on this GPU: reason and detail; both empty when it is.
+std::pair<std::string, std::string> resource_limit_broken(const KernelLaunch& launch,
+                                                          const jit::Resources& r, const Gpu& gpu) {
+  const int64_t spills = r.spill_load_bytes + r.spill_store_bytes;
+  if (spills > 0)
+    return {"spills", fmt::format("{} spills {} bytes to local memory", launch.entry, spills)};
+  const int64_t smem = r.static_smem_bytes + launch.dynamic_smem_bytes;
+  if (smem > gpu.smem_per_cta_optin_bytes) {
+    return {"shared memory", fmt::format("{} needs {} bytes; a CTA on {} has {}", launch.entry,
+                                         smem, gpu.name, gpu.smem_per_cta_optin_bytes)};
+  }
+  if (ctas_per_sm(gpu, launch.threads, r.registers, smem) < 1) {
+    return {"registers", fmt::format("{}: {} threads with {} registers do not fit on an SM of {}",
+                                     launch.entry, launch.threads, r.registers, gpu.name)};
+  }
+  return {};
+}
+
+// Order of compiling: what the model thinks of the configs when all it knows is the launch.
+std::vector<size_t> by_guess(const Op& op, const Sizes& sizes,
+                             const std::vector<Candidate>& candidates, const Gpu& gpu) {
+  std::vector<double> guess_ns;
+  for (const Candidate& candidate : candidates) {
+    guess_ns.push_back(model_time_ns({.op = &op,
+                                      .sizes = sizes,
+                                      .config = candidate.config,
+                                      .plan = candidate.plan,
+                                      .resources = {}},
+                                     gpu));
+  }
+  std::vector<size_t> order(candidates.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    if (candidates[a].is_default() != candidates[b].is_default()) return candidates[a].is_default();
+    return guess_ns[a] < guess_ns[b];
+  });
+  return order;
+}
+
+}  // namespace
+
+int64_t Candidate::registers() const {
+  int64_t most = 0;
+  for (size_t i = 0; i < gpu_binaries.size(); ++i) {
+    most = std::max<int64_t>(
+        most, int64_t{gpu_binaries[i]->resources.registers} * plan.kernels[i].threads);
+  }
+  return most;
+}
+
+int64_t Candidate::shared_bytes() const {
+  int64_t most = 0;
+  for (size_t i = 0; i < gpu_binaries.size(); ++i) {
+    most = std::max(
+        most, gpu_binaries[i]->resources.static_smem_bytes + plan.kernels[i].dynamic_smem_bytes);
+  }
+  return most;
+}
+
+std::vector<jit::Resources> Candidate::resources() const {
+  std::vector<jit::Resources> all;
+  for (const BinaryPtr& binary : gpu_binaries) all.push_back(binary->resources);
+  return all;
+}
+
+int64_t padded_smem_bytes(const Gpu& gpu, int threads, const jit::Resources& resources,
+                          int64_t dynamic_smem_bytes, int ctas) {
+  const int64_t fixed_bytes = resources.static_smem_bytes;
+  if (ctas < 1 ||
+      ctas_per_sm(gpu, threads, resources.registers, fixed_bytes + dynamic_smem_bytes) <= ctas)
+    return dynamic_smem_bytes;
+  // One more than `ctas` CTAs must not fit: each takes more than this share of the SM.
+  const int64_t share =
+      gpu.smem_per_sm_bytes / (ctas + 1) / kSmemUnitBytes * kSmemUnitBytes + kSmemUnitBytes;
+  return std::max(dynamic_smem_bytes, share - gpu.smem_reserved_per_cta_bytes - fixed_bytes);
+}
+
+std::string static_limit_broken(const KernelLaunch& launch, const Gpu& gpu) {
+  if (launch.threads < 1 || launch.threads > std::min(kMaxThreads, 32 * gpu.max_warps_per_sm))
+    return "threads";
+  if (launch.dynamic_smem_bytes > gpu.smem_per_cta_optin_bytes) return "shared memory";
+  return "";
+}
+
+PlanWork plan_work(const Op& op, const Sizes& fixed, const Target& target,
+                   const Candidate& candidate) {
+  return {.op = &op,
+          .fixed = fixed,
+          .config = candidate.config,
+          .limits = target.limits,
+          .binaries = candidate.binaries,
+          .smem_bytes = candidate.smem_bytes};
+}
+
+CandidateSet make_candidates(const Op& op, const Sizes& fixed, const Target& target,
+                             Binaries& binaries, const CandidateOptions& options) {
+  const templates::Enumeration space = templates::enumerate(op, fixed, target.gpu);
+  CandidateSet set{.space_size = space.total,
+                   .kept = 0,
+                   .distinct_binaries = 0,
+                   .rules = space.dropped,
+                   .dropped = {},
+                   .candidates = {}};
+  const auto drop = [&](const std::string& config, const char* stage, const std::string& reason,
+                        const std::string& detail) {
+    set.dropped.push_back({config, stage, reason, detail});
+  };
+
+  std::vector<Candidate> planned;
+  for (size_t i = 0; i < space.configs.size(); ++i) {
+    Candidate candidate{.id = static_cast<int64_t>(i), .config = space.configs[i]};
+    candidate.text = canonical_json(templates::config_json(candidate.config));
+    candidate.plan = op.plan(fixed, candidate.config, target.gpu);
+    std::string broken;
+    for (const KernelLaunch& launch : candidate.plan.kernels) {
+      if (broken.empty()) broken = static_limit_broken(launch, target.gpu);
+    }
+    if (!broken.empty()) {
+      drop(candidate.text, "resources", broken,
+           fmt::format("beyond the limits of {}", target.gpu.name));
+      continue;
+    }
+    planned.push_back(std::move(candidate));
+  }
+
+  std::vector<size_t> order(planned.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (options.sizes != nullptr) order = by_guess(op, *options.sizes, planned, target.gpu);
+  if (options.shortlist > 0 && order.size() > static_cast<size_t>(options.shortlist)) {
+    for (size_t i = static_cast<size_t>(options.shortlist); i < order.size(); ++i)
+      ++set.rules["beyond the shortlist"];
+    order.resize(static_cast<size_t>(options.shortlist));
+  }
+
+  const bool stands_in = !target.limits.empty();
+  const std::string arch = target.device.arch();
+  const std::string gpu_arch = target.gpu.arch();
+  const auto for_each_kernel = [&](const Candidate& candidate, const auto& body) {
+    for (const KernelLaunch& launch : candidate.plan.kernels) {
+      body(templates::kernel_source(op, launch), templates::compile_options(launch));
+    }
+  };
+  // A little ahead of the loop below, so that running out of time leaves little unfinished work
+  // behind.
+  const size_t lead = static_cast<size_t>(4 * std::max(jit::pool_size().workers, 1));
+  const auto start_compiling = [&](size_t position) {
+    if (position >= order.size()) return;
+    for_each_kernel(planned[order[position]], [&](const jit::KernelSource& source,
+                                                  const jit::CompileOptions& compile_options) {
+      binaries.ahead(source, arch, compile_options);
+      if (stands_in) binaries.ahead(source, gpu_arch, compile_options);
+    });
+  };
+  for (size_t i = 0; i < lead; ++i) start_compiling(i);
+
+  std::set<std::string> identities;
+  std::set<Hash128> keys;
+  for (size_t n = 0; n < order.size(); ++n) {
+    Candidate& candidate = planned[order[n]];
+    if (n > 0 && options.out_of_time && options.out_of_time()) {
+      set.rules["not compiled within the budget"] += static_cast<int64_t>(order.size() - n);
+      break;
+    }
+    start_compiling(n + lead);
+    try {
+      for_each_kernel(candidate, [&](const jit::KernelSource& source,
+                                     const jit::CompileOptions& compile_options) {
+        candidate.binaries.push_back(binaries.get(source, arch, compile_options));
+        candidate.gpu_binaries.push_back(stands_in ? binaries.get(source, gpu_arch, compile_options)
+                                                   : candidate.binaries.back());
+      });
+    } catch (const Error& error) {
+      if (error.status() != Status::compile_error) throw;
+      drop(candidate.text, "compile", "compile error", error.what());
+      continue;
+    }
+
+    std::pair<std::string, std::string> broken;
+    for (size_t i = 0; i < candidate.plan.kernels.size(); ++i) {
+      const KernelLaunch& launch = candidate.plan.kernels[i];
+      const jit::Resources& resources = candidate.gpu_binaries[i]->resources;
+      if (broken.first.empty()) broken = resource_limit_broken(launch, resources, target.gpu);
+      int64_t smem_bytes = launch.dynamic_smem_bytes;
+      if (stands_in) {
+        const int ctas = ctas_per_sm(target.gpu, launch.threads, resources.registers,
+                                     resources.static_smem_bytes + smem_bytes);
+        smem_bytes = padded_smem_bytes(target.device, launch.threads,
+                                       candidate.binaries[i]->resources, smem_bytes, ctas);
+      }
+      candidate.smem_bytes.push_back(smem_bytes);
+      keys.insert(candidate.binaries[i]->key);
+    }
+    // The default serves every call, so it stays in the field even when it spills.
+    const bool tolerated = candidate.is_default() && broken.first == "spills";
+    if (!broken.first.empty() && !tolerated) {
+      drop(candidate.text, "resources", broken.first, broken.second);
+      continue;
+    }
+    ++set.kept;
+    if (!identities.insert(launch_identity(candidate)).second) continue;
+    set.candidates.push_back(std::move(candidate));
+  }
+  set.distinct_binaries = static_cast<int64_t>(keys.size());
+  std::sort(set.candidates.begin(), set.candidates.end(),
+            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  return set;
+}
+
+}  // namespace kiln::tuner

@@ -1,0 +1,80 @@
+// From a search space to candidates that can be run: enumerated, pruned by the limits of a GPU
+// before and after compiling, equal ones merged. One loop over the space in which every drop has a
+// reason.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tuner/binaries.h"
+#include "tuner/device_worker.h"
+#include "tuner/tuner.h"
+
+namespace kiln::tuner {
+
+// For which GPU candidates are made, and where they run.
+struct Target {
+  Gpu gpu;  // whose limits decide and for whom plans are made
+  std::string
+      limits;  // slug of `gpu` when it stands for another than the device; "": the device itself
+  Gpu device;  // that runs them; equal to `gpu` without `limits` and without a device
+};
+
+struct Candidate {
+  int64_t id = 0;  // position in the space, the default is 0
+  templates::Config config;
+  std::string text;  // canonical JSON
+  templates::LaunchPlan plan;
+  std::vector<BinaryPtr> binaries;  // for the device
+  std::vector<BinaryPtr>
+      gpu_binaries;                 // for `gpu`, whose resources count; the same without `limits`
+  std::vector<int64_t> smem_bytes;  // dynamic; padded under `limits`
+  double model_ns = 0;
+
+  bool is_default() const { return id == 0; }
+  int64_t registers() const;  // of a CTA, the most of its kernels
+  int64_t shared_bytes() const;
+  std::vector<jit::Resources> resources() const;
+};
+
+struct Dropped {
+  std::string config;
+  std::string stage;  // "resources", "compile"
+  std::string reason;
+  std::string detail;
+};
+
+struct CandidateSet {
+  int64_t space_size = 0;
+  int64_t kept = 0;
+  int64_t distinct_binaries = 0;
+  std::map<std::string, int64_t> rules;  // configs dropped by the op's own rules
+  std::vector<Dropped> dropped;
+  std::vector<Candidate>
+      candidates;  // in the order of the space, the default first when it is usable
+};
+
+struct CandidateOptions {
+  int shortlist = 0;  // compile only so many, best first by the model's guess; 0: all
+  std::function<bool()> out_of_time;        // asked between compiles
+  const templates::Sizes* sizes = nullptr;  // of a typical call, for the guess
+};
+
+CandidateSet make_candidates(const templates::Op& op, const templates::Sizes& fixed,
+                             const Target& target, Binaries& binaries,
+                             const CandidateOptions& options);
+
+// Dynamic shared memory with which no more than `ctas` CTAs of this kernel fit on one SM of `gpu`.
+int64_t padded_smem_bytes(const Gpu& gpu, int threads, const jit::Resources& resources,
+                          int64_t dynamic_smem_bytes, int ctas);
+
+// What a kernel may not need on this GPU, before it is compiled; "" when it fits.
+std::string static_limit_broken(const templates::KernelLaunch& launch, const Gpu& gpu);
+
+PlanWork plan_work(const templates::Op& op, const templates::Sizes& fixed, const Target& target,
+                   const Candidate& candidate);
+
+}  // namespace kiln::tuner

@@ -1,0 +1,696 @@
+// tune(): problems one after the other, each from candidates to one transaction in the store. With
+// a device a candidate is verified before it is timed, and halving keeps the default to the end;
+// without one the analytic model ranks.
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <numeric>
+#include <optional>
+
+#include "runtime/plan_record.h"
+#include "runtime/workload.h"
+#include "tuner/binaries.h"
+#include "tuner/candidates.h"
+#include "tuner/decide.h"
+#include "tuner/device_worker.h"
+#include "tuner/tuner.h"
+
+namespace kiln::tuner {
+namespace {
+
+using cache::DecisionKind;
+using templates::Case;
+using templates::Kit;
+using templates::Op;
+using templates::Sizes;
+
+constexpr int kFirstRounds = 3;
+constexpr int kFinalRounds = 15;
+constexpr int kChunkRounds = 5;  // asked of the child at once: how soon a stop is seen
+constexpr int kMostExtra = 3;    // times the wanted rounds, when some are throttled
+constexpr size_t kFinalists = 8;
+constexpr double kVerifyShare = 0.6;  // of a problem's time
+constexpr int kHarnessRetries = 1;
+
+struct Job {
+  const Op* op = nullptr;
+  const Kit* kit = nullptr;
+  Sizes fixed;
+  Sizes bucket;
+  Target target;
+  std::string gpu_label;
+  cache::Problem problem;
+};
+
+// Ends work on one problem with a state for its row.
+struct Abandoned {
+  std::string state;
+};
+
+class Search {
+ public:
+  Search(cache::Store& store, const TuneOptions& options)
+      : store_(store), options_(options), binaries_(store) {}
+  TuneReport run();
+
+ private:
+  // One candidate on its way through verification and measuring.
+  struct Entrant {
+    const Candidate* candidate = nullptr;
+    RunVerdict proof;
+    double first_ns = 0;  // median of the first stage, which all were in
+  };
+
+  void open_device();
+  std::vector<Job> make_jobs();
+  void add_jobs(const runtime::WorkloadItem& item, const Target& target, const std::string& label,
+                std::vector<Job>& jobs);
+  bool already_done(const Job& job);
+  const CandidateSet& candidates_of(const Job& job);
+  ProblemReport tune_one(const Job& job);
+  void rank_only(const Job& job, ProblemReport& report);
+  void measure_on_device(const Job& job, ProblemReport& report);
+  std::vector<Entrant> verified_entrants(const Job& job, const std::vector<const Candidate*>& order,
+                                         const Case& typical, ProblemReport& report);
+  Samples measured_samples(const Job& job, const Case& typical, std::vector<Entrant>& field,
+                           int rounds, ProblemReport& report);
+  void drop_impossible(const Job& job, const Case& typical, std::vector<Entrant>& field,
+                       Samples& samples, ProblemReport& report);
+  void note_rejection(const Job& job, const std::string& config, const std::string& stage,
+                      const std::string& reason, const std::string& detail, ProblemReport& report);
+  void reject(const Job& job, const std::string& config, const std::string& stage,
+              const std::string& reason, const std::string& detail, ProblemReport& report);
+  void store_measured(const Job& job, const std::vector<Entrant>& finalists, const Samples& samples,
+                      const std::string& note, ProblemReport& report);
+  cache::PlanRecord record_of(const Job& job, const Candidate& candidate, const std::string& arch,
+                              const std::vector<BinaryPtr>& binaries);
+  void add_plan(const Job& job, const Candidate& candidate, cache::TuningResult& result);
+
+  bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
+  bool out_of_time() const {
+    return stopped() || (options_.budget_s > 0 && now_s() >= problem_deadline_s_);
+  }
+  void log(const std::string& line) const {
+    if (options_.log) options_.log(line);
+  }
+
+  cache::Store& store_;
+  const TuneOptions& options_;
+  Binaries binaries_;
+  std::unique_ptr<DeviceWorker> worker_;
+  double start_s_ = now_s();
+  double problem_start_s_ = 0;
+  double problem_deadline_s_ = 0;
+  int first_round_ = 0;
+  std::vector<cache::Rejection> rejections_;  // of the problem at hand
+  std::string candidates_key_;
+  CandidateSet candidates_;
+};
+
+double model_ns(const Job& job, const Candidate& candidate, const Sizes& sizes) {
+  return model_time_ns({.op = job.op,
+                        .sizes = sizes,
+                        .config = candidate.config,
+                        .plan = candidate.plan,
+                        .resources = candidate.resources()},
+                       job.target.gpu);
+}
+
+// The least time that the datasheet allows for what must come from DRAM and pass the tensor cores.
+double fastest_possible_ns(const Op& op, const Sizes& sizes, const Gpu& gpu) {
+  const templates::Cost cost = op.cost(sizes);
+  const double memory_ns = gpu.dram_gb_per_s > 0 ? cost.cold_read_bytes / gpu.dram_gb_per_s : 0;
+  const double mma_per_ns =
+      static_cast<double>(gpu.bf16_mma_fma_per_clk_sm) * gpu.sm_count * gpu.boost_mhz / 1000;
+  return std::max(memory_ns, mma_per_ns > 0 ? cost.mma_fma / mma_per_ns : 0);
+}
+
+std::string problem_text(const Job& job) {
+  return fmt::format("{} {} {} on {}", job.op->name, job.problem.shape, job.problem.bucket,
+                     job.gpu_label);
+}
+
+Contender contender_of(const Candidate& candidate, std::vector<double> times_ns) {
+  return {.id = candidate.id,
+          .registers = candidate.registers(),
+          .smem_bytes = candidate.shared_bytes(),
+          .times_ns = std::move(times_ns)};
+}
+
+void Search::open_device() {
+  WorkerOptions worker{.executable = find_worker(options_.worker),
+                       .device = options_.device,
+                       .hang_timeout_s = options_.hang_timeout_s,
+                       .memory_bytes = options_.memory_bytes,
+                       .log = options_.log};
+  worker_ = std::make_unique<DeviceWorker>(std::move(worker));
+  const runtime::DeviceInfo& info = worker_->info();
+  log(fmt::format("{}: {}, driver {}, at most {:.1f} GiB of scratch memory", info.id, info.name,
+                  info.driver, static_cast<double>(worker_->memory_bytes()) / (1 << 30)));
+  worker_->set_tools(binaries_.tools(info.gpu.arch()));
+}
+
+void Search::add_jobs(const runtime::WorkloadItem& item, const Target& target,
+                      const std::string& label, std::vector<Job>& jobs) {
+  for (const Sizes& bucket : item.buckets) {
+    jobs.push_back({.op = item.op,
+                    .kit = &templates::require_kit(*item.op),
+                    .fixed = item.fixed,
+                    .bucket = bucket,
+                    .target = target,
+                    .gpu_label = label,
+                    .problem = runtime::problem_of(*item.op, item.fixed, bucket)});
+  }
+}
+
+std::vector<Job> Search::make_jobs() {
+  for (const std::string& name : options_.ops) templates::require_op(name);
+  std::vector<runtime::WorkloadItem> items = runtime::parse_workload(options_.workload);
+  std::erase_if(items, [&](const runtime::WorkloadItem& item) {
+    return !options_.ops.empty() &&
+           std::find(options_.ops.begin(), options_.ops.end(), item.op->name) == options_.ops.end();
+  });
+
+  std::vector<std::pair<Target, std::string>> targets;
+  if (worker_ != nullptr) {
+    const runtime::DeviceInfo& info = worker_->info();
+    Target target{.gpu = info.gpu, .limits = {}, .device = info.gpu};
+    std::string label = info.match.empty() ? info.gpu.slug : info.match;
+    if (!options_.limits.empty()) {
+      target.gpu = find_gpu(options_.limits);
+      target.limits = target.gpu.slug;
+      label = target.gpu.slug;
+    }
+    targets.emplace_back(target, label);
+  } else {
+    if (options_.gpus.empty()) {
+      fail(Status::invalid_argument,
+           "Without a device, name the GPUs to rank for (--gpu a100-sxm4-80gb).");
+    }
+    for (const std::string& slug : options_.gpus) {
+      const Gpu& gpu = find_gpu(slug);
+      targets.emplace_back(Target{.gpu = gpu, .limits = {}, .device = gpu}, gpu.slug);
+    }
+  }
+  std::vector<Job> jobs;
+  for (const auto& [target, label] : targets) {
+    for (const runtime::WorkloadItem& item : items) add_jobs(item, target, label, jobs);
+  }
+  return jobs;
+}
+
+bool Search::already_done(const Job& job) {
+  if (options_.redo == TuneOptions::Redo::again) return false;
+  const std::optional<cache::DecisionRow> row =
+      store_.find_decision(job.problem, gpu_class_key(job.target.gpu));
+  if (!row) return false;
+  if (!job.target.limits.empty()) {
+    const std::vector<cache::Timing> timings =
+        store_.timings(job.problem, gpu_class_key(job.target.device));
+    return std::any_of(timings.begin(), timings.end(),
+                       [&](const cache::Timing& t) { return t.limits == job.target.limits; });
+  }
+  const DecisionKind good_enough =
+      worker_ != nullptr ? DecisionKind::measured : DecisionKind::predicted;
+  return row->decision.kind <= good_enough && store_.find_plan(row->decision.plan).has_value();
+}
+
+const CandidateSet& Search::candidates_of(const Job& job) {
+  const std::string key = fmt::format("{} {} {} {}", job.op->name, job.problem.shape,
+                                      job.target.gpu.slug, job.target.limits);
+  if (candidates_key_ != key) {
+    candidates_key_.clear();
+    const Sizes sizes =
+        templates::with_derived(*job.op, job.kit->measured_case(job.fixed, job.bucket).sizes);
+    candidates_ = make_candidates(*job.op, job.fixed, job.target, binaries_,
+                                  {.shortlist = options_.shortlist,
+                                   .out_of_time = [this] { return out_of_time(); },
+                                   .sizes = &sizes});
+    // A set that was cut short is not the set of the next bucket.
+    if (!candidates_.rules.contains("not compiled within the budget")) candidates_key_ = key;
+  }
+  return candidates_;
+}
+
+void Search::note_rejection(const Job& job, const std::string& config, const std::string& stage,
+                            const std::string& reason, const std::string& detail,
+                            ProblemReport& report) {
+  rejections_.push_back({.problem = job.problem,
+                         .gpu_class = gpu_class_key(job.target.gpu),
+                         .config = config,
+                         .stage = stage,
+                         .reason = reason,
+                         .detail = detail});
+  ++report.rejected[reason];
+}
+
+void Search::reject(const Job& job, const std::string& config, const std::string& stage,
+                    const std::string& reason, const std::string& detail, ProblemReport& report) {
+  note_rejection(job, config, stage, reason, detail, report);
+  log(fmt::format("{}: rejected {} ({}: {})", problem_text(job), config, reason, detail));
+}
+
+cache::PlanRecord Search::record_of(const Job& job, const Candidate& candidate,
+                                    const std::string& arch,
+                                    const std::vector<BinaryPtr>& binaries) {
+  std::vector<Hash128> keys;
+  for (const BinaryPtr& binary : binaries) keys.push_back(binary->key);
+  return runtime::plan_record(*job.op, job.fixed, candidate.config, arch, candidate.plan, keys);
+}
+
+void Search::add_plan(const Job& job, const Candidate& candidate, cache::TuningResult& result) {
+  const auto add = [&](const std::string& arch, const std::vector<BinaryPtr>& binaries) {
+    result.plans.push_back(record_of(job, candidate, arch, binaries));
+    for (const BinaryPtr& binary : binaries) {
+      const bool known = std::any_of(result.binaries.begin(), result.binaries.end(),
+                                     [&](const jit::Binary& b) { return b.key == binary->key; });
+      if (!known) result.binaries.push_back(*binary);
+    }
+  };
+  add(job.target.gpu.arch(), candidate.gpu_binaries);
+  if (!job.target.limits.empty()) add(job.target.device.arch(), candidate.binaries);
+}
+
+// ---- without a device
+// ----------------------------------------------------------------------------
+
+void Search::rank_only(const Job& job, ProblemReport& report) {
+  const CandidateSet& set = candidates_of(job);
+  if (set.candidates.empty()) throw Abandoned{"failed: no config is legal"};
+  const Sizes sizes =
+      templates::with_derived(*job.op, job.kit->measured_case(job.fixed, job.bucket).sizes);
+  std::vector<Contender> contenders;
+  std::vector<double> all_ns;
+  std::optional<size_t> default_index;
+  for (size_t i = 0; i < set.candidates.size(); ++i) {
+    all_ns.push_back(model_ns(job, set.candidates[i], sizes));
+    contenders.push_back(contender_of(set.candidates[i], {all_ns.back()}));
+    if (set.candidates[i].is_default()) default_index = i;
+  }
+  const Verdict verdict = decide(contenders, default_index, kModelNoise);
+  const Candidate& winner = set.candidates[verdict.winner];
+
+  cache::TuningResult result;
+  add_plan(job, winner, result);
+  if (default_index && *default_index != verdict.winner)
+    add_plan(job, set.candidates[*default_index], result);
+  const auto timing = [&](size_t i) {
+    return cache::Timing{.plan = record_of(job, set.candidates[i], job.target.gpu.arch(),
+                                           set.candidates[i].gpu_binaries)
+                                     .id,
+                         .problem = job.problem,
+                         .gpu_class = gpu_class_key(job.target.gpu),
+                         .time_ns = all_ns[i],
+                         .method = "model"};
+  };
+  result.timings.push_back(timing(verdict.winner));
+  if (default_index && *default_index != verdict.winner)
+    result.timings.push_back(timing(*default_index));
+  for (const size_t i : verdict.tie_group) report.tie_group.push_back(set.candidates[i].text);
+  result.decision = {.problem = job.problem,
+                     .gpu_class = gpu_class_key(job.target.gpu),
+                     .gpu_label = job.gpu_label,
+                     .config = winner.text,
+                     .plan = result.plans.front().id,
+                     .kind = DecisionKind::predicted,
+                     .reason = "by the analytic model: " + verdict.reason,
+                     .tie_group = report.tie_group,
+                     .time_ns = all_ns[verdict.winner],
+                     .default_time_ns = default_index ? all_ns[*default_index] : 0,
+                     .decided_at = std::time(nullptr)};
+  result.rejections = std::move(rejections_);
+  store_.put(result);
+
+  // What proves the winner on a machine without a compiler.
+  binaries_.keep(binaries_.oracle(*job.kit, job.fixed, job.target.gpu.arch()));
+  for (const auto& [entry, binary] : binaries_.tools(job.target.gpu.arch())) binaries_.keep(binary);
+
+  report.winner = winner.text;
+  report.kind = DecisionKind::predicted;
+  report.winner_ns = all_ns[verdict.winner];
+  report.median_ns = median(all_ns);
+  report.default_ns = result.decision.default_time_ns;
+}
+
+// ---- with a device
+// -------------------------------------------------------------------------------
+
+std::vector<Search::Entrant> Search::verified_entrants(const Job& job,
+                                                       const std::vector<const Candidate*>& order,
+                                                       const Case& typical, ProblemReport& report) {
+  const std::vector<Case> cases = job.kit->verify_cases(job.fixed, job.bucket);
+  const BinaryPtr oracle = binaries_.oracle(*job.kit, job.fixed, job.target.device.arch());
+  const double verify_until_s =
+      problem_start_s_ + kVerifyShare * (problem_deadline_s_ - problem_start_s_);
+  const Sizes sizes = templates::with_derived(*job.op, typical.sizes);
+  std::vector<Entrant> entrants;
+  int harness_failures = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (stopped()) throw Abandoned{"stopped"};
+    if (options_.budget_s > 0 && now_s() > verify_until_s && entrants.size() >= 2) {
+      report.rejected["not tried within the budget"] += static_cast<int64_t>(order.size() - i);
+      break;
+    }
+    const Candidate& candidate = *order[i];
+    const RunVerdict verdict =
+        worker_->verify(plan_work(*job.op, job.fixed, job.target, candidate), oracle, cases);
+    switch (verdict.outcome) {
+      case Outcome::passed:
+        entrants.push_back({.candidate = &candidate, .proof = verdict});
+        break;
+      case Outcome::no_memory:
+        throw Abandoned{"no memory"};
+      case Outcome::harness:
+        if (++harness_failures > kHarnessRetries) throw Abandoned{"failed: " + verdict.detail};
+        log(fmt::format("{}: trying again after: {}", problem_text(job), verdict.detail));
+        --i;
+        break;
+      default:
+        reject(job, candidate.text, "verify", outcome_name(verdict.outcome), verdict.detail,
+               report);
+    }
+  }
+  return entrants;
+}
+
+// Takes out of `field` who breaks while being measured.
+Samples Search::measured_samples(const Job& job, const Case& typical, std::vector<Entrant>& field,
+                                 int rounds, ProblemReport& report) {
+  Samples samples;
+  samples.times_ns.resize(field.size());
+  int harness_failures = 0;
+  const auto usable_rounds = [&] {
+    return std::count_if(samples.rounds.begin(), samples.rounds.end(),
+                         [](const Round& round) { return !throttled(round); });
+  };
+  while (!field.empty() && usable_rounds() < rounds &&
+         samples.rounds.size() < static_cast<size_t>(kMostExtra * rounds)) {
+    if (stopped()) throw Abandoned{"stopped"};
+    if (samples.rounds.size() >= kFirstRounds && out_of_time()) break;
+    std::vector<PlanWork> plans;
+    for (const Entrant& entrant : field)
+      plans.push_back(plan_work(*job.op, job.fixed, job.target, *entrant.candidate));
+    const int chunk = std::min(kChunkRounds, rounds);
+    const MeasureResult measured = worker_->measure(plans, typical, chunk, first_round_);
+    if (measured.outcome == Outcome::passed) {
+      first_round_ += chunk;
+      samples.append(measured.samples);
+      continue;
+    }
+    if (measured.outcome == Outcome::no_memory) throw Abandoned{"no memory"};
+    if (measured.index < 0 || measured.index >= static_cast<int64_t>(field.size())) {
+      if (++harness_failures > kHarnessRetries) throw Abandoned{"failed: " + measured.detail};
+      log(fmt::format("{}: measuring again after: {}", problem_text(job), measured.detail));
+      continue;
+    }
+    const auto index = static_cast<size_t>(measured.index);
+    reject(job, field[index].candidate->text, "measure", outcome_name(measured.outcome),
+           measured.detail, report);
+    samples.drop(index);
+    field.erase(field.begin() + measured.index);
+  }
+  return samples;
+}
+
+void Search::drop_impossible(const Job& job, const Case& typical, std::vector<Entrant>& field,
+                             Samples& samples, ProblemReport& report) {
+  const double least_ns = fastest_possible_ns(
+      *job.op, templates::with_derived(*job.op, typical.sizes), job.target.device);
+  for (size_t i = field.size(); i-- > 0;) {
+    const double time_ns = median(samples.times_ns[i]);
+    if (time_ns >= least_ns) continue;
+    reject(job, field[i].candidate->text, "measure", outcome_name(Outcome::impossible),
+           fmt::format("{:.0f} ns measured, but the datasheet allows no less than {:.0f} ns",
+                       time_ns, least_ns),
+           report);
+    samples.drop(i);
+    field.erase(field.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+std::optional<size_t> default_position(const auto& field) {
+  for (size_t i = 0; i < field.size(); ++i) {
+    if (field[i].candidate->is_default()) return i;
+  }
+  return std::nullopt;
+}
+
+void Search::measure_on_device(const Job& job, ProblemReport& report) {
+  const CandidateSet& set = candidates_of(job);
+  const Case typical = job.kit->measured_case(job.fixed, job.bucket);
+  const Sizes sizes = templates::with_derived(*job.op, typical.sizes);
+
+  std::vector<std::string> known_bad;
+  if (options_.redo == TuneOptions::Redo::keep) {
+    for (const cache::Rejection& rejection :
+         store_.rejections(job.problem, gpu_class_key(job.target.gpu))) {
+      known_bad.push_back(rejection.config);
+    }
+  }
+  std::vector<std::pair<double, const Candidate*>> ranked;
+  for (const Candidate& candidate : set.candidates) {
+    const bool known =
+        std::find(known_bad.begin(), known_bad.end(), candidate.text) != known_bad.end();
+    if (known) {
+      ++report.rejected["rejected before"];
+    } else {
+      ranked.emplace_back(model_ns(job, candidate, sizes), &candidate);
+    }
+  }
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) {
+    if (a.second->is_default() != b.second->is_default()) return a.second->is_default();
+    return a.first < b.first;
+  });
+  std::vector<const Candidate*> order;
+  for (const auto& [ns, candidate] : ranked) order.push_back(candidate);
+  const auto predicted_ns = [&](const Candidate* candidate) {
+    return std::find_if(ranked.begin(), ranked.end(),
+                        [&](const auto& r) { return r.second == candidate; })
+        ->first;
+  };
+
+  std::vector<Entrant> field = verified_entrants(job, order, typical, report);
+  report.measured = static_cast<int64_t>(field.size());
+  std::string note;
+  Samples samples;
+  std::vector<Entrant> all;
+  for (bool first = true;; first = false) {
+    const bool last = field.size() <= kFinalists || (!first && out_of_time());
+    samples = usable(
+        measured_samples(job, typical, field, last ? kFinalRounds : kFirstRounds, report), &note);
+    if (!field.empty() && !samples.rounds.empty())
+      drop_impossible(job, typical, field, samples, report);
+    if (field.empty()) throw Abandoned{"failed: no candidate is right"};
+    std::vector<double> medians_ns;
+    for (size_t i = 0; i < field.size(); ++i) {
+      medians_ns.push_back(median(samples.times_ns[i]));
+      if (first) field[i].first_ns = medians_ns.back();
+    }
+    if (first) all = field;
+    if (last || out_of_time()) break;
+    std::vector<Entrant> kept;
+    for (const size_t i : survivors(medians_ns, default_position(field), kFinalists))
+      kept.push_back(field[i]);
+    // When the default is one too many, the next stage is the last all the same.
+    if (kept.size() == field.size()) break;
+    field = std::move(kept);
+  }
+
+  std::vector<double> measured_all_ns, model_all_ns;
+  for (const Entrant& entrant : all) {
+    measured_all_ns.push_back(entrant.first_ns);
+    model_all_ns.push_back(predicted_ns(entrant.candidate));
+  }
+  report.median_ns = median(measured_all_ns);
+  report.rank_correlation = rank_correlation(model_all_ns, measured_all_ns);
+  const auto models_first =
+      std::min_element(model_all_ns.begin(), model_all_ns.end()) - model_all_ns.begin();
+  report.model_regret = measured_all_ns[static_cast<size_t>(models_first)] /
+                            *std::min_element(measured_all_ns.begin(), measured_all_ns.end()) -
+                        1;
+  store_measured(job, field, samples, note, report);
+}
+
+void Search::store_measured(const Job& job, const std::vector<Entrant>& finalists,
+                            const Samples& samples, const std::string& note,
+                            ProblemReport& report) {
+  std::vector<Contender> contenders;
+  for (size_t i = 0; i < finalists.size(); ++i)
+    contenders.push_back(contender_of(*finalists[i].candidate, samples.times_ns[i]));
+  const std::optional<size_t> default_index = default_position(finalists);
+  const Verdict verdict = decide(contenders, default_index);
+  const Candidate& winner = *finalists[verdict.winner].candidate;
+  const bool stands_in = !job.target.limits.empty();
+  const runtime::DeviceInfo& info = worker_->info();
+  const std::string device =
+      fmt::format("{}, driver {}, {} MHz", info.name, info.driver, samples.rounds.back().sm_mhz);
+
+  cache::TuningResult result;
+  for (size_t i = 0; i < finalists.size(); ++i) {
+    const Candidate& candidate = *finalists[i].candidate;
+    add_plan(job, candidate, result);
+    const Hash128 plan_that_ran =
+        record_of(job, candidate, job.target.device.arch(), candidate.binaries).id;
+    result.verifications.push_back(
+        {.plan = plan_that_ran,
+         .problem = job.problem,
+         .by = cache::Verified::device,
+         .passed = true,
+         .detail = finalists[i].proof.detail,
+         .tolerance = job.op->tolerance.text(),
+         .worst_error = finalists[i].proof.worst_error,
+         .device = fmt::format("{}, driver {}", info.name, info.driver)});
+    result.timings.push_back(
+        {.plan = plan_that_ran,
+         .problem = job.problem,
+         .gpu_class = gpu_class_key(job.target.device),
+         .time_ns = median(samples.times_ns[i]),
+         .spread_ns = spread(samples.times_ns[i]),
+         .rounds = static_cast<int>(samples.rounds.size()),
+         .method = "graph replay, cold, interleaved" + (note.empty() ? "" : "; " + note),
+         .limits = job.target.limits,
+         .device = device});
+  }
+  for (const size_t i : verdict.tie_group) report.tie_group.push_back(finalists[i].candidate->text);
+  const double winner_ns = median(samples.times_ns[verdict.winner]);
+  const double default_ns = default_index ? median(samples.times_ns[*default_index]) : 0;
+  // What a stand-in measures is no measurement of the GPU that it stands for.
+  const DecisionKind kind = stands_in ? DecisionKind::predicted : DecisionKind::measured;
+  result.decision = {.problem = job.problem,
+                     .gpu_class = gpu_class_key(job.target.gpu),
+                     .gpu_label = job.gpu_label,
+                     .config = winner.text,
+                     .plan = record_of(job, winner, job.target.gpu.arch(), winner.gpu_binaries).id,
+                     .kind = kind,
+                     .reason = stands_in ? fmt::format("on {} under the limits of {}: {}",
+                                                       info.name, job.target.limits, verdict.reason)
+                                         : verdict.reason,
+                     .tie_group = report.tie_group,
+                     .time_ns = winner_ns,
+                     .default_time_ns = default_ns,
+                     .decided_at = std::time(nullptr)};
+  result.rejections = std::move(rejections_);
+  store_.put(result);
+
+  report.winner = winner.text;
+  report.kind = kind;
+  report.winner_ns = winner_ns;
+  report.default_ns = default_ns;
+  report.spread_ns = spread(samples.times_ns[verdict.winner]);
+}
+
+// ---- all problems
+// --------------------------------------------------------------------------------
+
+ProblemReport Search::tune_one(const Job& job) {
+  ProblemReport report{.problem = job.problem, .gpu = job.gpu_label};
+  rejections_.clear();
+  try {
+    if (job.target.gpu.cc() < job.op->min_cc) throw Abandoned{"unsupported"};
+    const CandidateSet& set = candidates_of(job);
+    report.space_size = set.space_size;
+    report.kept = set.kept;
+    report.distinct_binaries = set.distinct_binaries;
+    report.rejected = set.rules;
+    for (const Dropped& dropped : set.dropped)
+      note_rejection(job, dropped.config, dropped.stage, dropped.reason, dropped.detail, report);
+    if (worker_ == nullptr) {
+      rank_only(job, report);
+    } else {
+      measure_on_device(job, report);
+    }
+  } catch (const Abandoned& abandoned) {
+    report.state = abandoned.state;
+    log(fmt::format("{}: {}", problem_text(job), report.state));
+  }
+  // Without a decision to go with, the rejections are still worth keeping.
+  if (!rejections_.empty()) store_.put_rejections(rejections_);
+  report.wall_s = now_s() - problem_start_s_;
+  return report;
+}
+
+TuneReport Search::run() {
+  if (!options_.device.empty()) open_device();
+  const std::vector<Job> jobs = make_jobs();
+  TuneReport report;
+  const double deadline_s = start_s_ + options_.budget_s;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const Job& job = jobs[i];
+    if (options_.progress) {
+      const double eta_s = i > 0 ? (now_s() - start_s_) / static_cast<double>(i) *
+                                       static_cast<double>(jobs.size() - i)
+                                 : 0;
+      options_.progress(static_cast<int>(i), static_cast<int>(jobs.size()), problem_text(job),
+                        eta_s);
+    }
+    problem_start_s_ = now_s();
+    problem_deadline_s_ =
+        problem_start_s_ + (deadline_s - problem_start_s_) / static_cast<double>(jobs.size() - i);
+    ProblemReport row{.problem = job.problem, .gpu = job.gpu_label};
+    if (stopped()) {
+      row.state = "stopped";
+      report.end = TuneReport::End::stopped;
+    } else if (already_done(job)) {
+      const cache::Decision kept =
+          store_.find_decision(job.problem, gpu_class_key(job.target.gpu))->decision;
+      row.state = "kept";
+      row.winner = kept.config;
+      row.kind = kept.kind;
+      row.winner_ns = kept.time_ns;
+      row.default_ns = kept.default_time_ns;
+      row.tie_group = kept.tie_group;
+    } else if (options_.budget_s > 0 && now_s() >= deadline_s) {
+      row.state = "budget";
+      if (report.end == TuneReport::End::finished) report.end = TuneReport::End::budget;
+    } else {
+      row = tune_one(job);
+      if (row.state == "stopped") report.end = TuneReport::End::stopped;
+    }
+    report.problems.push_back(std::move(row));
+  }
+  if (options_.progress)
+    options_.progress(static_cast<int>(jobs.size()), static_cast<int>(jobs.size()), "done", 0);
+  report.worker_restarts = worker_ != nullptr ? worker_->restarts() : 0;
+  report.wall_s = now_s() - start_s_;
+  return report;
+}
+
+}  // namespace
+
+TuneReport tune(cache::Store& store, const TuneOptions& options) {
+  return Search(store, options).run();
+}
+
+Json TuneReport::json() const {
+  Json rows = Json::array();
+  for (const ProblemReport& p : problems) {
+    rows.push_back({{"op", p.problem.op},
+                    {"shape", Json::parse(p.problem.shape, nullptr, false)},
+                    {"bucket", Json::parse(p.problem.bucket, nullptr, false)},
+                    {"gpu", p.gpu},
+                    {"state", p.state},
+                    {"space", p.space_size},
+                    {"kept", p.kept},
+                    {"distinct_binaries", p.distinct_binaries},
+                    {"measured", p.measured},
+                    {"rejected", p.rejected},
+                    {"winner", Json::parse(p.winner, nullptr, false)},
+                    {"kind", cache::kind_name(p.kind)},
+                    {"time_ns", p.winner_ns},
+                    {"median_ns", p.median_ns},
+                    {"default_ns", p.default_ns},
+                    {"spread_ns", p.spread_ns},
+                    {"tie_group", p.tie_group},
+                    {"rank_correlation", p.rank_correlation},
+                    {"model_regret", p.model_regret},
+                    {"wall_s", p.wall_s}});
+    if (p.winner.empty()) rows.back()["winner"] = nullptr;
+  }
+  const char* ends[] = {"finished", "budget", "stopped"};
+  return {{"problems", rows},
+          {"worker_restarts", worker_restarts},
+          {"wall_s", wall_s},
+          {"end", ends[static_cast<int>(end)]}};
+}
+
+}  // namespace kiln::tuner

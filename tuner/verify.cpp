@@ -1,0 +1,116 @@
+// verify(): every stored winner of the device's class runs against its oracle on the device, with
+// the binaries that the store holds.
+#include <algorithm>
+
+#include "runtime/plan_record.h"
+#include "tuner/binaries.h"
+#include "tuner/device_worker.h"
+#include "tuner/tuner.h"
+
+namespace kiln::tuner {
+namespace {
+
+using templates::Kit;
+using templates::Op;
+using templates::Sizes;
+
+struct Proof {
+  Sizes fixed;
+  Sizes bucket;
+  const Op* op = nullptr;
+  PlanWork work;
+  cache::PlanRecord record;
+};
+
+// What the store knows of a decision, ready to run. Fails with a sentence when it is not enough.
+Proof proof_of(cache::Store& store, const cache::Decision& decision, const Gpu& gpu) {
+  Proof proof;
+  proof.op = &templates::require_op(decision.problem.op);
+  const Op& op = *proof.op;
+  if (op.version != decision.problem.op_version) {
+    fail(Status::unsupported, "the decision is for version {} of {}, this build has version {}",
+         decision.problem.op_version, op.name, op.version);
+  }
+  proof.fixed = templates::parse_shape(op, parse_json(decision.problem.shape, "shape"));
+  proof.bucket = templates::parse_dynamic(op, parse_json(decision.problem.bucket, "bucket"));
+  const templates::Config config =
+      templates::parse_config(op, proof.fixed, gpu, parse_json(decision.config, "config"));
+  const std::optional<cache::PlanRecord> record = store.find_plan(decision.plan);
+  if (!record) fail(Status::not_found, "the store does not hold the plan of this decision");
+  proof.record = *record;
+  const templates::LaunchPlan launches = op.plan(proof.fixed, config, gpu);
+  if (record->kernels.size() != launches.kernels.size()) {
+    fail(Status::unsupported, "the stored plan has {} kernels, this build launches {}",
+         record->kernels.size(), launches.kernels.size());
+  }
+  proof.work = {.op = &op,
+                .fixed = proof.fixed,
+                .config = config,
+                .limits = {},
+                .binaries = {},
+                .smem_bytes = {}};
+  for (size_t i = 0; i < record->kernels.size(); ++i) {
+    std::optional<jit::Binary> binary = store.find_binary(record->kernels[i].binary);
+    if (!binary)
+      fail(Status::not_found, "the store does not hold the binary {} of this decision",
+           record->kernels[i].binary.hex());
+    proof.work.binaries.push_back(std::make_shared<const jit::Binary>(std::move(*binary)));
+    proof.work.smem_bytes.push_back(launches.kernels[i].dynamic_smem_bytes);
+  }
+  return proof;
+}
+
+}  // namespace
+
+std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options) {
+  for (const std::string& name : options.ops) templates::require_op(name);
+  DeviceWorker worker(
+      {.executable = find_worker(options.worker), .device = options.device, .log = options.log});
+  Binaries binaries(store);
+  const Gpu& gpu = worker.info().gpu;
+  const std::string gpu_class = gpu_class_key(gpu);
+  worker.set_tools(binaries.tools(gpu.arch()));
+
+  std::vector<VerifyRow> rows;
+  for (const cache::DecisionRow& stored : store.list_decisions()) {
+    const cache::Decision& decision = stored.decision;
+    const bool wanted = options.ops.empty() || std::find(options.ops.begin(), options.ops.end(),
+                                                         decision.problem.op) != options.ops.end();
+    if (decision.gpu_class != gpu_class || !wanted) continue;
+    VerifyRow row{.problem = decision.problem, .config = decision.config};
+    try {
+      const Proof proof = proof_of(store, decision, gpu);
+      const Kit& kit = templates::require_kit(*proof.op);
+      const RunVerdict verdict =
+          worker.verify(proof.work, binaries.oracle(kit, proof.fixed, gpu.arch()),
+                        kit.verify_cases(proof.fixed, proof.bucket));
+      row.passed = verdict.outcome == Outcome::passed;
+      row.detail = row.passed
+                       ? verdict.detail
+                       : fmt::format("{}: {}", outcome_name(verdict.outcome), verdict.detail);
+      const bool says_nothing =
+          verdict.outcome == Outcome::harness || verdict.outcome == Outcome::no_memory;
+      if (!says_nothing) {
+        store.put_verification(
+            {.plan = proof.record.id,
+             .problem = decision.problem,
+             .by = cache::Verified::device,
+             .passed = row.passed,
+             .detail = row.detail,
+             .tolerance = proof.op->tolerance.text(),
+             .worst_error = verdict.worst_error,
+             .device = fmt::format("{}, driver {}", worker.info().name, worker.info().driver)});
+      }
+    } catch (const Error& error) {
+      row.detail = error.what();
+    }
+    if (options.log) {
+      options.log(fmt::format("{} {} {}: {} ({})", row.problem.op, row.problem.shape,
+                              row.problem.bucket, row.passed ? "passed" : "FAILED", row.detail));
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace kiln::tuner
