@@ -1,0 +1,106 @@
+#include "tuner/candidates.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/tuner/toy_op.h"
+
+namespace kiln::tuner {
+namespace {
+
+TEST(PaddedSmem, LetsNoMoreCtasInThanTheOtherGpuHolds) {
+  const Gpu& h200 = find_gpu("h200");
+  for (const char* slug : {"rtx-3090", "a100-sxm4-80gb"}) {
+    const Gpu& gpu = find_gpu(slug);
+    for (const int threads : {32, 128, 256, 512, 1024}) {
+      for (const int registers : {24, 40, 64}) {
+        for (const int64_t smem_bytes :
+             {int64_t{0}, int64_t{8} << 10, int64_t{40} << 10, int64_t{90} << 10}) {
+          const jit::Resources resources{.registers = registers};
+          const int wanted = ctas_per_sm(gpu, threads, registers, smem_bytes);
+          if (wanted == 0) continue;
+          const int64_t padded = padded_smem_bytes(h200, threads, resources, smem_bytes, wanted);
+          const int resident = ctas_per_sm(h200, threads, registers, padded);
+          EXPECT_GE(padded, smem_bytes);
+          EXPECT_LE(resident, wanted)
+              << slug << " " << threads << " " << registers << " " << smem_bytes;
+          EXPECT_GE(resident, 1) << slug << " " << threads << " " << registers << " " << smem_bytes;
+        }
+      }
+    }
+  }
+}
+
+TEST(PaddedSmem, LeavesAloneWhatFitsNoMoreAnyway) {
+  EXPECT_EQ(padded_smem_bytes(find_gpu("rtx-3090"), 256, {.registers = 40}, 1024, 16), 1024);
+}
+
+TEST(StaticLimits, SharedMemoryIsJudgedByTheGpuAtHand) {
+  templates::KernelLaunch launch{.threads = 256, .dynamic_smem_bytes = 120 << 10};
+  EXPECT_EQ(static_limit_broken(launch, find_gpu("rtx-3090")), "shared memory");
+  EXPECT_EQ(static_limit_broken(launch, find_gpu("a100-sxm4-80gb")), "");
+  launch.threads = 2048;
+  EXPECT_EQ(static_limit_broken(launch, find_gpu("a100-sxm4-80gb")), "threads");
+}
+
+class Candidates : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { testing::register_toy(); }
+  Candidates() : store_(cache::Store::open({.path = ":memory:"})), binaries_(*store_) {
+    testing::store_toy_binaries(*store_, "sm_80");
+    testing::set_toy_space({testing::kToyDefault, testing::kToyFast, testing::kToyMiddling});
+  }
+  // Changes what a stored binary says about itself.
+  void set_resources(int64_t behaviour, const jit::Resources& resources) {
+    const auto launch = testing::toy_op()
+                            .plan({{"scale", 3}}, {{"behaviour", behaviour}, {"twin", 0}}, gpu_)
+                            .kernels[0];
+    auto binary =
+        store_->find_binary(jit::binary_key(templates::kernel_source(testing::toy_op(), launch),
+                                            "sm_80", templates::compile_options(launch)));
+    binary->resources = resources;
+    other_ = cache::Store::open({.path = ":memory:"});
+    other_->put_binary(*binary);
+    for (int64_t b = 0; b < testing::kToyBehaviours; ++b) {
+      const auto l =
+          testing::toy_op().plan({{"scale", 3}}, {{"behaviour", b}, {"twin", 0}}, gpu_).kernels[0];
+      const auto key = jit::binary_key(templates::kernel_source(testing::toy_op(), l), "sm_80",
+                                       templates::compile_options(l));
+      if (b != behaviour) other_->put_binary(*store_->find_binary(key));
+    }
+  }
+  CandidateSet make(Binaries& binaries) {
+    return make_candidates(testing::toy_op(), {{"scale", 3}},
+                           {.gpu = gpu_, .limits = {}, .device = gpu_}, binaries, {});
+  }
+
+  const Gpu& gpu_ = find_gpu("a100-sxm4-80gb");
+  std::unique_ptr<cache::Store> store_, other_;
+  Binaries binaries_;
+};
+
+TEST_F(Candidates, ComeWithTheDefaultFirstAndWithoutTwins) {
+  const CandidateSet set = make(binaries_);
+  ASSERT_EQ(set.candidates.size(), 3u);
+  EXPECT_TRUE(set.candidates[0].is_default());
+  EXPECT_EQ(set.candidates[1].registers(), 32 * 128);
+}
+
+TEST_F(Candidates, ThatSpillAreDroppedWithTheReason) {
+  set_resources(testing::kToyFast, {.registers = 255, .spill_store_bytes = 64});
+  Binaries binaries(*other_);
+  const CandidateSet set = make(binaries);
+  EXPECT_EQ(set.candidates.size(), 2u);
+  ASSERT_EQ(set.dropped.size(), 2u);  // and its twin
+  EXPECT_EQ(set.dropped[0].reason, "spills");
+}
+
+TEST_F(Candidates, DefaultStaysEvenWhenItSpills) {
+  set_resources(testing::kToyDefault, {.registers = 255, .spill_store_bytes = 64});
+  Binaries binaries(*other_);
+  EXPECT_EQ(make(binaries).candidates.size(), 3u);
+}
+
+}  // namespace
+}  // namespace kiln::tuner

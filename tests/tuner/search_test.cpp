@@ -1,0 +1,367 @@
+// tune() whole: through the real child on a device that is this host, and without a device through
+// the real compiler.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+
+#include "runtime/plan_record.h"
+#include "tests/tuner/toy_op.h"
+#include "tuner/tuner.h"
+
+namespace kiln::tuner {
+namespace {
+
+using cache::DecisionKind;
+using testing::ToyBehaviour;
+
+std::string config_text(int64_t behaviour) {
+  return fmt::format("{{\"behaviour\":{},\"twin\":0}}", behaviour);
+}
+
+class Search : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { testing::register_toy(); }
+
+  Search() : store_(cache::Store::open({.path = ":memory:"})) {
+    testing::store_toy_binaries(*store_, "sm_80");
+    options_.device = "cuda:0";
+    options_.ops = {"toy"};
+    options_.workload =
+        R"({"ops": [{"op": "toy", "shape": {"scale": 3}, "sizes": {"num_rows": [64, 64]}}]})";
+    options_.worker = TOY_WORKER;
+    options_.hang_timeout_s = 0.5;
+    options_.log = [this](const std::string& line) { log_ += line + "\n"; };
+  }
+
+  ProblemReport tune_space(std::vector<int64_t> behaviours) {
+    testing::set_toy_space(std::move(behaviours));
+    report_ = tune(*store_, options_);
+    EXPECT_EQ(report_.problems.size(), 1u);
+    return report_.problems.at(0);
+  }
+  std::optional<cache::DecisionRow> decision(const std::string& slug = "a100-sxm4-80gb",
+                                             int64_t rows = 64) {
+    return store_->find_decision(
+        problem(rows), slug == "a100-sxm4-80gb" ? host_class() : gpu_class_key(find_gpu(slug)));
+  }
+  static cache::Problem problem(int64_t rows = 64) {
+    return runtime::problem_of(testing::toy_op(), {{"scale", 3}}, {{"R", rows}});
+  }
+  // The host plays an A100 with a small L2.
+  static std::string host_class() {
+    Gpu gpu = find_gpu("a100-sxm4-80gb");
+    gpu.l2_bytes = 64 << 10;
+    return gpu_class_key(gpu);
+  }
+
+  std::unique_ptr<cache::Store> store_;
+  TuneOptions options_;
+  TuneReport report_;
+  std::string log_;
+};
+
+TEST_F(Search, FastOneBeatsTheDefaultPlantedTwiceAsSlow) {
+  const ProblemReport row =
+      tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyMiddling});
+  EXPECT_EQ(row.state, "tuned") << log_;
+  EXPECT_EQ(row.winner, config_text(testing::kToyFast));
+  EXPECT_EQ(row.kind, DecisionKind::measured);
+  EXPECT_DOUBLE_EQ(row.winner_ns, 1e6);
+  EXPECT_DOUBLE_EQ(row.default_ns, 2e6);
+  EXPECT_DOUBLE_EQ(row.median_ns, 1.5e6);
+  EXPECT_EQ(row.measured, 3);
+}
+
+TEST_F(Search, DecisionComesWithPlanBinaryProofAndTimes) {
+  tune_space({testing::kToyDefault, testing::kToyFast});
+  const auto row = decision();
+  ASSERT_TRUE(row.has_value());
+  EXPECT_EQ(row->decision.config, config_text(testing::kToyFast));
+  EXPECT_EQ(row->verified, cache::Verified::device);
+  EXPECT_EQ(row->decision.gpu_label, "a100-sxm4-80gb");
+  const auto plan = store_->find_plan(row->decision.plan);
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_TRUE(store_->has_binary(plan->kernels.at(0).binary));
+  // The runner-up keeps its time, the default always has one.
+  EXPECT_EQ(store_->timings(problem(), host_class()).size(), 2u);
+}
+
+TEST_F(Search, EqualConfigsAreMerged) {
+  const ProblemReport row =
+      tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyMiddling});
+  EXPECT_EQ(row.space_size, 6);  // with a twin each
+  EXPECT_EQ(row.kept, 5);        // the twin of the default is not legal
+  EXPECT_EQ(row.distinct_binaries, 3);
+  EXPECT_EQ(row.rejected.at("the twin of the default is not legal"), 1);
+}
+
+TEST_F(Search, EveryBadOneIsRejectedWithItsReasonAndTheFastOneWins) {
+  const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyWrong,
+                                        testing::kToyTrap, testing::kToyHang, testing::kToyAbort,
+                                        testing::kToyRefused, testing::kToyTrapsWhenTimed,
+                                        testing::kToyHangsWhenTimed, testing::kToyImpossible});
+  EXPECT_EQ(row.winner, config_text(testing::kToyFast)) << log_;
+  EXPECT_EQ(row.rejected.at("wrong"), 1);
+  EXPECT_EQ(row.rejected.at("trap"), 2);
+  EXPECT_EQ(row.rejected.at("timeout"), 2);
+  EXPECT_EQ(row.rejected.at("crash"), 1);
+  EXPECT_EQ(row.rejected.at("launch"), 1);
+  EXPECT_EQ(row.rejected.at("impossible"), 1);
+  EXPECT_EQ(report_.worker_restarts, 5);
+
+  const std::vector<cache::Rejection> stored = store_->rejections(problem(), host_class());
+  const auto reason_of = [&](int64_t behaviour) {
+    const auto found = std::find_if(stored.begin(), stored.end(), [&](const auto& r) {
+      return r.config == config_text(behaviour);
+    });
+    return found == stored.end() ? std::string("none") : found->stage + " " + found->reason;
+  };
+  EXPECT_EQ(reason_of(testing::kToyWrong), "verify wrong");
+  EXPECT_EQ(reason_of(testing::kToyTrap), "verify trap");
+  EXPECT_EQ(reason_of(testing::kToyHang), "verify timeout");
+  EXPECT_EQ(reason_of(testing::kToyAbort), "verify crash");
+  EXPECT_EQ(reason_of(testing::kToyRefused), "verify launch");
+  EXPECT_EQ(reason_of(testing::kToyTrapsWhenTimed), "measure trap");
+  EXPECT_EQ(reason_of(testing::kToyHangsWhenTimed), "measure timeout");
+  EXPECT_EQ(reason_of(testing::kToyImpossible), "measure impossible");
+  EXPECT_EQ(reason_of(testing::kToyFast), "none");
+}
+
+TEST_F(Search, TieGoesToTheOneWithFewerResources) {
+  const ProblemReport row =
+      tune_space({testing::kToyDefault, testing::kToyFastMoreRegisters, testing::kToyFast});
+  EXPECT_EQ(row.winner, config_text(testing::kToyFast));
+  EXPECT_EQ(row.tie_group.size(), 2u);
+}
+
+TEST_F(Search, TwoRunsGiveTheSameWinner) {
+  const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFastMoreRegisters,
+                                   testing::kToyFast, testing::kToyMiddling};
+  const ProblemReport first = tune_space(space);
+  options_.redo = TuneOptions::Redo::again;
+  const ProblemReport second = tune_space(space);
+  EXPECT_EQ(first.winner, second.winner);
+  EXPECT_EQ(second.state, "tuned");
+}
+
+TEST_F(Search, DefaultThatNothingBeatsStays) {
+  const ProblemReport row = tune_space({testing::kToyDefault});
+  EXPECT_EQ(row.winner, config_text(testing::kToyDefault));
+  EXPECT_EQ(row.kind, DecisionKind::measured);
+}
+
+TEST_F(Search, FinishedProblemIsKeptOnTheNextRun) {
+  tune_space({testing::kToyDefault, testing::kToyFast});
+  const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast});
+  EXPECT_EQ(row.state, "kept");
+  EXPECT_EQ(row.winner, config_text(testing::kToyFast));
+  EXPECT_EQ(row.measured, 0);
+}
+
+TEST_F(Search, RejectedCandidateIsNotTriedAgainButWithRedoItIs) {
+  tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyTrap});
+  store_->forget(problem(), host_class());
+  EXPECT_EQ(tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyTrap})
+                .rejected.at("rejected before"),
+            1);
+  EXPECT_EQ(report_.worker_restarts, 0);
+  options_.redo = TuneOptions::Redo::again;
+  EXPECT_EQ(
+      tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyTrap}).rejected.at("trap"),
+      1);
+  EXPECT_EQ(report_.worker_restarts, 1);
+}
+
+TEST_F(Search, NoMemoryIsAStateOfTheRow) {
+  setenv("KILN_TOY_MEMORY_BYTES", "100000", 1);
+  const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast});
+  unsetenv("KILN_TOY_MEMORY_BYTES");
+  EXPECT_EQ(row.state, "no memory");
+  EXPECT_TRUE(row.winner.empty());
+  EXPECT_FALSE(decision().has_value());
+}
+
+TEST_F(Search, StopBeforeTheFirstProblemLeavesTheRest) {
+  std::atomic<bool> stop{true};
+  options_.stop = &stop;
+  const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast});
+  EXPECT_EQ(row.state, "stopped");
+  EXPECT_EQ(report_.end, TuneReport::End::stopped);
+}
+
+TEST_F(Search, StopInTheMiddleKeepsWhatWasFoundOut) {
+  std::atomic<bool> stop{false};
+  options_.stop = &stop;
+  options_.log = [&](const std::string& line) {
+    if (line.find("rejected") != std::string::npos) stop = true;
+  };
+  const ProblemReport row =
+      tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyTrap});
+  EXPECT_EQ(row.state, "stopped");
+  EXPECT_FALSE(decision().has_value());
+  EXPECT_EQ(store_->rejections(problem(), host_class()).size(), 1u);
+  options_.stop = nullptr;
+  EXPECT_EQ(tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyTrap}).state,
+            "tuned");
+}
+
+TEST_F(Search, SpentBudgetLeavesProblemsUntuned) {
+  options_.budget_s = 1e-9;
+  const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast});
+  EXPECT_EQ(row.state, "budget");
+  EXPECT_EQ(report_.end, TuneReport::End::budget);
+}
+
+TEST_F(Search, ProgressCountsProblemsToTheEnd) {
+  options_.workload = R"({"ops": [{"op": "toy", "shape": {"scale": 3}}]})";
+  std::vector<int> done;
+  options_.progress = [&](int now, int total, const std::string&, double) {
+    EXPECT_EQ(total, 2);
+    done.push_back(now);
+  };
+  testing::set_toy_space({testing::kToyDefault, testing::kToyFast});
+  tune(*store_, options_);
+  EXPECT_EQ(done, (std::vector<int>{0, 1, 2}));
+}
+
+TEST_F(Search, ReportIsJsonWithOneRowPerProblem) {
+  tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyWrong});
+  const Json json = report_.json();
+  EXPECT_EQ(json.at("end"), "finished");
+  const Json& row = json.at("problems").at(0);
+  EXPECT_EQ(row.at("op"), "toy");
+  EXPECT_EQ(row.at("rejected").at("wrong"), 1);
+  EXPECT_EQ(row.at("winner").at("behaviour"), testing::kToyFast);
+  EXPECT_EQ(row.at("kind"), "measured");
+}
+
+TEST_F(Search, VerifyProvesStoredWinnersAndRecordsIt) {
+  tune_space({testing::kToyDefault, testing::kToyFast});
+  const std::vector<VerifyRow> rows =
+      verify(*store_, {.device = "cuda:0", .ops = {"toy"}, .worker = TOY_WORKER, .log = {}});
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_TRUE(rows[0].passed) << rows[0].detail;
+  EXPECT_EQ(rows[0].config, config_text(testing::kToyFast));
+}
+
+TEST_F(Search, VerifyFindsAWinnerThatIsWrongHere) {
+  tune_space({testing::kToyDefault, testing::kToyFast});
+  // As if the store came from another machine, whose binary goes wrong on this one.
+  const auto row = decision();
+  cache::TuningResult forged{.decision = row->decision};
+  const templates::Config bad{{"behaviour", testing::kToyWrong}, {"twin", 0}};
+  const templates::LaunchPlan launches =
+      testing::toy_op().plan({{"scale", 3}}, bad, find_gpu("a100-sxm4-80gb"));
+  const Hash128 key =
+      jit::binary_key(templates::kernel_source(testing::toy_op(), launches.kernels[0]), "sm_80",
+                      templates::compile_options(launches.kernels[0]));
+  forged.plans = {runtime::plan_record(testing::toy_op(), {{"scale", 3}}, bad, "sm_80", launches,
+                                       std::vector<Hash128>{key})};
+  forged.decision.config = config_text(testing::kToyWrong);
+  forged.decision.plan = forged.plans[0].id;
+  ++forged.decision.decided_at;
+  testing::set_toy_space({testing::kToyDefault, testing::kToyWrong});
+  ASSERT_TRUE(store_->put(forged));
+  const std::vector<VerifyRow> rows =
+      verify(*store_, {.device = "cuda:0", .ops = {}, .worker = TOY_WORKER, .log = {}});
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_FALSE(rows[0].passed);
+  EXPECT_NE(rows[0].detail.find("wrong"), std::string::npos) << rows[0].detail;
+}
+
+TEST_F(Search, LimitsOfAnotherGpuGiveItAPredictedDecision) {
+  testing::store_toy_binaries(*store_, "sm_86");
+  options_.limits = "rtx-3090";
+  const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast});
+  EXPECT_EQ(row.state, "tuned") << log_;
+  EXPECT_EQ(row.gpu, "rtx-3090");
+  const auto stored = decision("rtx-3090");
+  ASSERT_TRUE(stored.has_value());
+  EXPECT_EQ(stored->decision.kind, DecisionKind::predicted);
+  EXPECT_NE(stored->decision.reason.find("under the limits of rtx-3090"), std::string::npos);
+  EXPECT_FALSE(decision().has_value());
+  for (const cache::Timing& timing : store_->timings(problem(), host_class()))
+    EXPECT_EQ(timing.limits, "rtx-3090");
+  EXPECT_EQ(store_->find_plan(stored->decision.plan)->arch, "sm_86");
+}
+
+TEST_F(Search, UnknownNamesAreRefused) {
+  options_.ops = {"no_such_op"};
+  EXPECT_THROW(tune(*store_, options_), Error);
+  options_.ops = {"toy"};
+  options_.limits = "no-such-gpu";
+  EXPECT_THROW(tune(*store_, options_), Error);
+}
+
+// ---- without a device
+// -------------------------------------------------------------------------------
+
+class Ranking : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { testing::register_toy(); }
+
+  void SetUp() override {
+    try {
+      jit::Compiler::load();
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+    options_.ops = {"toy"};
+    options_.gpus = {"a100-sxm4-80gb", "rtx-3090"};
+    options_.workload =
+        R"({"ops": [{"op": "toy", "shape": {"scale": 3}, "sizes": {"num_rows": [64, 64]}}]})";
+    testing::set_toy_space(
+        {testing::kToyDefault, testing::kToyFast, testing::kToyFastMoreRegisters});
+  }
+
+  std::unique_ptr<cache::Store> store_ = cache::Store::open({.path = ":memory:"});
+  TuneOptions options_;
+};
+
+TEST_F(Ranking, StoresAPredictedDecisionWithItsCubinForEachGpu) {
+  const TuneReport report = tune(*store_, options_);
+  ASSERT_EQ(report.problems.size(), 2u);
+  for (const ProblemReport& row : report.problems) {
+    EXPECT_EQ(row.state, "tuned");
+    EXPECT_EQ(row.kind, DecisionKind::predicted);
+    const auto stored = store_->find_decision(row.problem, gpu_class_key(find_gpu(row.gpu)));
+    ASSERT_TRUE(stored.has_value()) << row.gpu;
+    EXPECT_EQ(stored->verified, cache::Verified::none);
+    const auto plan = store_->find_plan(stored->decision.plan);
+    ASSERT_TRUE(plan.has_value());
+    EXPECT_EQ(plan->arch, find_gpu(row.gpu).arch());
+    const auto binary = store_->find_binary(plan->kernels.at(0).binary);
+    ASSERT_TRUE(binary.has_value());
+    EXPECT_EQ(binary->image.substr(1, 3), "ELF");
+    EXPECT_GT(binary->resources.registers, 0);
+  }
+}
+
+TEST_F(Ranking, PrefersTheConfigWithEnoughThreads) {
+  const TuneReport report = tune(*store_, options_);
+  EXPECT_NE(report.problems.at(0).winner, config_text(testing::kToyDefault));
+  EXPECT_LT(report.problems.at(0).winner_ns, report.problems.at(0).default_ns);
+}
+
+TEST_F(Ranking, SecondRunKeepsWhatIsThere) {
+  tune(*store_, options_);
+  for (const ProblemReport& row : tune(*store_, options_).problems) EXPECT_EQ(row.state, "kept");
+}
+
+TEST_F(Ranking, ShortlistCompilesTheDefaultAndTheModelsFirst) {
+  options_.shortlist = 2;
+  const TuneReport report = tune(*store_, options_);
+  EXPECT_EQ(report.problems.at(0).distinct_binaries, 2);
+  EXPECT_GT(report.problems.at(0).default_ns, 0);
+}
+
+TEST_F(Ranking, WithoutDeviceAndGpuIsRefused) {
+  options_.gpus.clear();
+  EXPECT_THROW(tune(*store_, options_), Error);
+}
+
+}  // namespace
+}  // namespace kiln::tuner

@@ -1,0 +1,43 @@
+// A test-only op: y[r, c] = x[r, c] * scale for c < limit, the rest of y stays. Its space holds one
+// config per way of going right or wrong.
+#pragma once
+
+#include "cache/store.h"
+#include "templates/kit.h"
+
+namespace kiln::testing {
+
+enum ToyBehaviour : int64_t {
+  kToyDefault,            // right, 2000 ns
+  kToyFast,               // right, 1000 ns
+  kToyFastMoreRegisters,  // right, 1000 ns, a larger CTA
+  kToyMiddling,           // right, 1500 ns
+  kToyWrong,              // one element off
+  kToyTrap,
+  kToyHang,
+  kToyAbort,
+  kToyRefused,      // the driver does not launch it
+  kToyBefore,       // right, and writes before y
+  kToyAfter,        // right, and writes after y
+  kToyBetween,      // right, and writes between the rows of y
+  kToyBeyondLimit,  // right, and writes an element that must stay
+  kToyLazy,         // leaves the last element out
+  kToyChangesInput,
+  kToyTrapsWhenTimed,
+  kToyHangsWhenTimed,
+  kToyImpossible,  // right, 0.001 ns
+  kToyBehaviours,
+};
+
+const templates::Op& toy_op();
+const templates::Kit& toy_kit();
+void register_toy();  // once
+
+// Which behaviours the space holds; all that are right unless told otherwise.
+void set_toy_space(std::vector<int64_t> behaviours);
+
+// Puts into the store what NVRTC would make: binaries that HostDevice runs, for every config, the
+// oracle and the tuner's own kernels.
+void store_toy_binaries(cache::Store& store, const std::string& arch);
+
+}  // namespace kiln::testing
