@@ -10,12 +10,14 @@
 namespace kiln::runtime {
 namespace {
 
+__extension__ using Int128 = __int128;
+
 // The largest v with v * v <= low * high: sizes up to it are nearer to `low` by ratio.
 int64_t last_nearer_to_low(int64_t low, int64_t high) {
-  const __int128 product = static_cast<__int128>(low) * high;
+  const Int128 product = static_cast<Int128>(low) * high;
   auto root = static_cast<int64_t>(std::sqrt(static_cast<double>(product)));
-  while (static_cast<__int128>(root) * root > product) --root;
-  while (static_cast<__int128>(root + 1) * (root + 1) <= product) ++root;
+  while (static_cast<Int128>(root) * root > product) --root;
+  while (static_cast<Int128>(root + 1) * (root + 1) <= product) ++root;
   return root;
 }
 

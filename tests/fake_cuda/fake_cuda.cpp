@@ -867,6 +867,13 @@ CUresult cuDriverGetVersion(int* version) {
   return CUDA_SUCCESS;
 }
 
+// NVRTC looks for this in a driver that is loaded, for its compile cache, and crashes when it finds
+// cuInit without it.
+CUresult cuGetExportTable(const void** table, const CUuuid*) {
+  *table = nullptr;
+  return CUDA_ERROR_NOT_FOUND;
+}
+
 struct ErrorText {
   int error;
   const char* name;

@@ -170,6 +170,11 @@ int LogLines::count(std::string_view part) {
   }));
 }
 
+std::string LogLines::text() {
+  const std::lock_guard lock(mutex);
+  return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
 void expect_contains(std::string_view text, std::string_view part) {
   EXPECT_NE(text.find(part), std::string_view::npos) << "\"" << part << "\" is not in: " << text;
 }

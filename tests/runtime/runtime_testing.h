@@ -72,6 +72,7 @@ struct LogLines {
   static void receive(void* user, kiln_log_level level, const char* line);
   bool has(std::string_view part);
   int count(std::string_view part);
+  std::string text();
 };
 
 void expect_contains(std::string_view text, std::string_view part);
