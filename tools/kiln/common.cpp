@@ -5,6 +5,7 @@
 
 #include <cctype>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -75,10 +76,6 @@ void report_failure(std::string_view sentence, std::string_view next_step) {
 // --- store --------------------------------------------------------------------------------------
 
 OpenStore::OpenStore(const Common& common, StoreUse use) {
-  if (use == StoreUse::read && !store_file_exists(common)) {
-    note(fmt::format("there is no store at {} yet; `kiln tune` or `kiln build` makes one.",
-                     store_place(common).path));
-  }
   cache::StoreOptions options;
   options.path = common.db;
   options.pack = common.pack;
@@ -86,12 +83,21 @@ OpenStore::OpenStore(const Common& common, StoreUse use) {
                                         : cache::StoreOptions::Mode::read_only;
   store_ = cache::Store::open(options);
   report_warnings();
-  if (use == StoreUse::write && !store_->info().writable) {
-    throw Failure(ExitCode::store,
-                  fmt::format("the store {} cannot be written, so the results would be lost.",
-                              store_place(common).path),
-                  "Name a file in a folder that you may write with --db PATH or KILN_DB; `kiln "
-                  "doctor` says more.");
+  // A store in memory is for who asks for it by name: it is gone when the command ends.
+  const cache::StorePlace place = store_place(common);
+  const bool was_named = !common.db.empty() || std::getenv("KILN_DB") != nullptr;
+  if (place.path == ":memory:" && !was_named && use == StoreUse::write) {
+    throw Failure(ExitCode::store, fmt::format("there is no place for the store: {}.", place.why),
+                  "Name a file with --db PATH or KILN_DB.");
+  }
+  const cache::StoreInfo info = store_->info();
+  const bool fell_back = info.path == ":memory:" && place.path != ":memory:";
+  if (use == StoreUse::write && (fell_back || !info.writable)) {
+    throw Failure(
+        ExitCode::store,
+        fmt::format("the store {} cannot be written, so the results would be lost.", place.path),
+        "Name a file in a folder that you may write with --db PATH or KILN_DB; `kiln "
+        "doctor` says more.");
   }
 }
 

@@ -34,6 +34,7 @@ struct StoreReport {
 // The file and its folder (for WAL and lock files), or the nearest folder that exists, may be
 // written.
 bool may_write(const fs::path& path) {
+  if (path == ":memory:") return false;  // what is decided there is lost
   std::error_code ignored;
   if (fs::exists(path, ignored) && access(path.c_str(), W_OK) != 0) return false;
   fs::path folder = fs::absolute(path, ignored).parent_path();

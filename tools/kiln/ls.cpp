@@ -56,10 +56,10 @@ ExitCode run_ls(const LsOptions& options, const Common& common) {
   const std::vector<cache::DecisionRow> rows = find_decisions(*store, filter);
   if (common.form() == OutputForm::json) {
     print_json(rows_json(rows));
-  } else if (rows.empty()) {
+  } else if (rows.empty() && store_file_exists(common)) {
     note(fmt::format("no decision matches in {}; `kiln tune` or `kiln build` makes them.",
                      store_place(common).path));
-  } else {
+  } else if (!rows.empty()) {
     print_rows(rows);
   }
   return ExitCode::ok;

@@ -34,7 +34,8 @@ struct ShowArguments {
 std::vector<std::pair<std::string, std::string>> parse_filter(const std::string& text) {
   std::vector<std::pair<std::string, std::string>> fields;
   if (text.find('{') == 0) {
-    for (const auto& [key, value] : object_argument(text, "problem filter").items()) {
+    const Json object = object_argument(text, "problem filter");
+    for (const auto& [key, value] : object.items()) {
       fields.emplace_back(key, value.is_string() ? value.get<std::string>() : value.dump());
     }
     return fields;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "runtime/workload.h"
 #include "tools/kiln/commands.h"
 #include "tools/kiln/decisions.h"
 #include "tools/kiln/interrupt.h"
@@ -82,8 +83,10 @@ tuner::TuneOptions tune_options(const TuneArguments& arguments, Verb verb) {
   const std::vector<std::string> gpus = slugs_of(arguments.gpus);
   if (!arguments.limits.empty()) options.limits = resolve_gpu(arguments.limits).slug;
   if (!arguments.budget.empty()) options.budget_s = parse_duration_s(arguments.budget);
-  if (!arguments.workload.empty())
+  if (!arguments.workload.empty()) {
     options.workload = read_text_file(arguments.workload, "workload");
+    runtime::parse_workload(options.workload);  // mistakes are answered before any work
+  }
   options.redo = arguments.again ? tuner::TuneOptions::Redo::again : tuner::TuneOptions::Redo::keep;
   options.device = choose_device(arguments, verb);
   if (options.device.empty()) options.gpus = gpus.empty() ? kDefaultGpus : gpus;
@@ -96,6 +99,8 @@ tuner::TuneOptions tune_options(const TuneArguments& arguments, Verb verb) {
 
 // --- what came out ------------------------------------------------------------------------------
 
+// Problems without a winner are told apart by their state: "unsupported", "no memory", "failed:
+// ...".
 void print_winners(const tuner::TuneReport& report) {
   Table table({{"OP"},
                {"PROBLEM"},
@@ -103,11 +108,14 @@ void print_winners(const tuner::TuneReport& report) {
                {"CONFIG"},
                {"KIND"},
                {"TIME", Align::right},
-               {"VS DEFAULT", Align::right}});
+               {"VS DEFAULT", Align::right},
+               {"STATE"}});
   for (const tuner::ProblemReport& problem : report.problems) {
+    const bool decided = !problem.winner.empty();
     table.add({problem.problem.op, problem_text(problem.problem), problem.gpu,
-               short_json(stored_json(problem.winner)), cache::kind_name(problem.kind),
-               time_text(problem.winner_ns), ratio_text(problem.default_ns, problem.winner_ns)});
+               decided ? short_json(stored_json(problem.winner)) : "-",
+               decided ? cache::kind_name(problem.kind) : "-", time_text(problem.winner_ns),
+               ratio_text(problem.default_ns, problem.winner_ns), problem.state});
   }
   if (!table.empty()) print(table.text());
 }
@@ -141,29 +149,49 @@ void print_next_steps(const tuner::TuneReport& report, const tuner::TuneOptions&
                     db, op, db));
 }
 
-// Problems that were decided before are kept; somebody who runs the command twice still gets the
-// table.
-void say_if_nothing_was_left(const tuner::TuneReport& report) {
-  if (report.problems.empty() && report.end == tuner::TuneReport::End::finished) {
-    note(
-        "nothing was left to do: every problem has its decision. `--again` decides anew, `kiln ls` "
-        "lists them.");
+struct Tally {
+  size_t tuned = 0;
+  size_t kept = 0;
+  size_t failed = 0;
+  size_t other = 0;  // stopped, out of budget, or nothing that this GPU can do
+};
+
+Tally tally_of(const tuner::TuneReport& report) {
+  Tally tally;
+  for (const tuner::ProblemReport& problem : report.problems) {
+    if (problem.state == "tuned") {
+      ++tally.tuned;
+    } else if (problem.state == "kept") {
+      ++tally.kept;
+    } else if (problem.state.rfind("failed", 0) == 0) {
+      ++tally.failed;
+    } else {
+      ++tally.other;
+    }
   }
+  return tally;
 }
 
 ExitCode say_how_it_ended(const tuner::TuneReport& report) {
-  switch (report.end) {
-    case tuner::TuneReport::End::finished:
-      return ExitCode::ok;
-    case tuner::TuneReport::End::budget:
-      note(
-          "the budget is spent. What was finished is stored; run the same command again to go on.");
-      return ExitCode::ok;
-    case tuner::TuneReport::End::stopped:
-      note("stopped. What was finished is stored; run the same command again to resume.");
-      return ExitCode::interrupted;
+  const Tally tally = tally_of(report);
+  note(fmt::format("{} problems in {}: {} decided now, {} kept from before, {} failed, {} left.",
+                   report.problems.size(), seconds_text(report.wall_s), tally.tuned, tally.kept,
+                   tally.failed, tally.other));
+  if (report.end == tuner::TuneReport::End::stopped) {
+    note("stopped; what was finished is stored. Run the same command again to resume.");
+    return ExitCode::interrupted;
   }
-  return ExitCode::failed;
+  if (report.end == tuner::TuneReport::End::budget) {
+    note("the budget is spent; what was finished is stored. Run the same command again to go on.");
+  }
+  if (tally.failed > 0) {
+    throw Failure(ExitCode::failed, fmt::format("{} problems failed.", tally.failed),
+                  "The table's last column says why; the op's default config serves them.");
+  }
+  if (tally.kept > 0 && tally.kept == report.problems.size()) {
+    note("nothing was left to do; --again decides anew.");
+  }
+  return ExitCode::ok;
 }
 
 ExitCode run_tune(const TuneArguments& arguments, const Common& common, Verb verb) {
@@ -190,8 +218,6 @@ ExitCode run_tune(const TuneArguments& arguments, const Common& common, Verb ver
     print_rejections(report);
     print_next_steps(report, options, common);
   }
-  say_if_nothing_was_left(report);
-  note(fmt::format("{} problems in {}.", report.problems.size(), seconds_text(report.wall_s)));
   return say_how_it_ended(report);
 }
 

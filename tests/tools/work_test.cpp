@@ -1,0 +1,261 @@
+// The commands that work: tune, build, verify, bench, and doctor, on a machine without a GPU.
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "tests/tools/cli.h"
+
+namespace kiln::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+bool has_nvrtc() {
+  try {
+    jit::Compiler::load();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// --- build and tune without a device ------------------------------------------------------------
+
+class BuildCommand : public CliTest {
+ protected:
+  void SetUp() override {
+    if (!has_nvrtc()) GTEST_SKIP() << "no NVRTC on this machine";
+  }
+
+  // One shape in one bucket: the smallest thing to build.
+  std::string small_workload() const {
+    const templates::Op& op = *templates::ops().front();
+    Json sizes = Json::object();
+    const templates::Sizes bucket = templates::all_buckets(op).front();
+    const Json edges = templates::dynamic_json(op, bucket);
+    for (const auto& [field, value] : edges.items()) {
+      sizes[field] = {value, value};
+    }
+    const Json item = {{"op", op.name},
+                       {"shape", templates::shape_json(op, op.model_shapes(2).front())},
+                       {"sizes", sizes}};
+    write_file("workload.json", Json{{"ops", {item}}}.dump());
+    return path("workload.json");
+  }
+};
+
+TEST_F(BuildCommand, RanksForTheNamedGpuAndStoresPredictedDecisions) {
+  const Result result = run({"build", "--gpu", "rtx-3090", "--workload", small_workload()});
+  ASSERT_EQ(result.code, 0) << result;
+  EXPECT_TRUE(contains(result.out, "predicted")) << result;
+  EXPECT_TRUE(contains(result.out, "Next:")) << result;
+  EXPECT_TRUE(contains(result.out, "kiln verify")) << result;
+
+  const Json list = run({"ls", "--json"}).json();
+  ASSERT_EQ(list.size(), 1U);
+  EXPECT_EQ(list[0]["gpu"], "rtx-3090");
+  EXPECT_EQ(list[0]["kind"], "predicted");
+  EXPECT_TRUE(list[0]["verified"].is_null());
+  EXPECT_GT(list[0]["time_ns"].get<double>(), 0);
+
+  const Result doctor = run({"doctor", "--json"});
+  EXPECT_EQ(doctor.code, 0) << doctor;
+  EXPECT_EQ(doctor.json()["store"]["defects"], Json::array()) << doctor;
+}
+
+TEST_F(BuildCommand, SecondRunKeepsWhatWasDecided) {
+  const std::vector<std::string> command = {"build",      "--gpu",          "rtx-3090",
+                                            "--workload", small_workload(), "--json"};
+  ASSERT_EQ(run(command).json()["problems"][0]["state"], "tuned");
+  const Result again = run(command);
+  EXPECT_EQ(again.code, 0) << again;
+  EXPECT_EQ(again.json()["problems"][0]["state"], "kept") << again;
+  EXPECT_TRUE(contains(again.err, "--again")) << again;
+}
+
+// A library that leaves a mark when it is loaded stands in for the driver.
+TEST_F(BuildCommand, NeverLoadsTheDriver) {
+  environment["KILN_LIBCUDA"] = KILN_MARKING_LIBRARY;
+  environment["KILN_TEST_MARK"] = path("mark");
+  run({"devices"});
+  ASSERT_TRUE(std::filesystem::exists(path("mark"))) << "the stand-in is not what devices loads";
+  std::filesystem::remove(path("mark"));
+  const Result result = run({"build", "--gpu", "rtx-3090", "--workload", small_workload()});
+  EXPECT_EQ(result.code, 0) << result;
+  EXPECT_FALSE(std::filesystem::exists(path("mark"))) << result;
+}
+
+TEST_F(BuildCommand, CtrlCEndsCleanlyAndCanBeResumed) {
+  const pid_t pid = start({"build"});
+  // The line that names the store comes right before the work.
+  for (int i = 0; i < 3000 && !contains(err_so_far(), "the store is"); ++i) {
+    std::this_thread::sleep_for(10ms);
+  }
+  ASSERT_TRUE(contains(err_so_far(), "the store is")) << err_so_far();
+  std::this_thread::sleep_for(200ms);
+  kill(pid, SIGINT);
+  const Result result = finish(pid);
+  EXPECT_EQ(result.code, code(ExitCode::interrupted)) << result;
+  EXPECT_TRUE(contains(result.err, "Run the same command again to resume.")) << result;
+  const Result doctor = run({"doctor", "--json"});
+  EXPECT_EQ(doctor.json()["store"]["defects"], Json::array()) << doctor;
+}
+
+TEST_F(BuildCommand, SecondCtrlCEndsAtOnce) {
+  const pid_t pid = start({"build"});
+  for (int i = 0; i < 3000 && !contains(err_so_far(), "the store is"); ++i) {
+    std::this_thread::sleep_for(10ms);
+  }
+  std::this_thread::sleep_for(200ms);
+  kill(pid, SIGINT);
+  for (int i = 0; i < 3000 && !contains(err_so_far(), "Ctrl-C again"); ++i) {
+    std::this_thread::sleep_for(10ms);
+  }
+  kill(pid, SIGINT);
+  const Result result = finish(pid);
+  EXPECT_EQ(result.code, code(ExitCode::interrupted)) << result;
+  EXPECT_EQ(result.out, "") << result;
+}
+
+class TuneCommand : public BuildCommand {};
+
+TEST_F(TuneCommand, WithoutAGpuItSaysSoAndRanksForBothArchitectures) {
+  const Result result = run({"tune", "--json", "--workload", small_workload()});
+  ASSERT_EQ(result.code, 0) << result;
+  EXPECT_TRUE(contains(result.err, "kiln: no GPU here (")) << result;
+  EXPECT_TRUE(contains(result.err, "ranking for a100-sxm4-80gb and rtx-3090")) << result;
+  EXPECT_EQ(result.json()["problems"].size(), 2U) << result;
+}
+
+class TuneFailure : public CliTest {};
+
+TEST_F(TuneFailure, NamedDeviceThatIsNotThereIsExitCodeThree) {
+  const Result result = run({"tune", "--device", "cuda:0"});
+  EXPECT_EQ(result.code, code(ExitCode::no_device)) << result;
+  EXPECT_TRUE(contains(result.err, "kiln build --gpu SLUG")) << result;
+
+  environment["KILN_LIBCUDA"] = KILN_FAKE_LIBCUDA;
+  const Result other = run({"tune", "--device", "cuda:7"});
+  EXPECT_EQ(other.code, code(ExitCode::no_device)) << other;
+  EXPECT_TRUE(contains(other.err, "cuda:1 (")) << other;
+}
+
+TEST_F(TuneFailure, StoreThatCannotBeWrittenIsToldBeforeAnyWork) {
+  write_file("file", "not a folder");
+  const Result result = run({"build", "--db", path("file") + "/kiln.db"});
+  EXPECT_EQ(result.code, code(ExitCode::store)) << result;
+  EXPECT_TRUE(contains(result.err, "--db PATH")) << result;
+  EXPECT_EQ(result.out, "") << result;
+}
+
+TEST_F(TuneFailure, NoPlaceForTheStoreIsToldBeforeAnyWork) {
+  environment.erase("KILN_DB");
+  environment.erase("HOME");
+  const Result result = run({"build"});
+  EXPECT_EQ(result.code, code(ExitCode::store)) << result;
+}
+
+TEST_F(TuneFailure, MissingNvrtcIsExitCodeFour) {
+  environment["KILN_NVRTC"] = path("no-such-libnvrtc.so");
+  const Result result = run({"build"});
+  EXPECT_EQ(result.code, code(ExitCode::no_compiler)) << result;
+  EXPECT_TRUE(contains(result.err, "KILN_NVRTC")) << result;
+}
+
+TEST_F(TuneFailure, WorkloadMistakeNamesTheEntry) {
+  write_file("workload.json", R"({"ops": [{"op": "no_such_op"}]})");
+  const Result result = run({"build", "--workload", path("workload.json")});
+  EXPECT_EQ(result.code, code(ExitCode::usage)) << result;
+  EXPECT_TRUE(contains(result.err, "no_such_op")) << result;
+}
+
+// --- verify and bench ---------------------------------------------------------------------------
+
+class DeviceCommands : public CliTest {};
+
+TEST_F(DeviceCommands, WithoutADeviceTheyAreExitCodeThree) {
+  store_seed(db(), make_seed("rtx-3090"));
+  for (const char* command : {"verify", "bench"}) {
+    const Result result = run({command, "--json"});
+    EXPECT_EQ(result.code, code(ExitCode::no_device)) << result;
+    EXPECT_TRUE(contains(result.err, "there is no device cuda:0 here")) << result;
+    EXPECT_EQ(result.out, "") << result;
+  }
+}
+
+TEST_F(DeviceCommands, SimulatedDeviceIsNotPromised) {
+  const Result result = run({"verify", "--device", "sim:rtx-3090"});
+  EXPECT_EQ(result.code, code(ExitCode::no_device)) << result;
+  EXPECT_TRUE(contains(result.err, "no simulator")) << result;
+}
+
+// --- doctor -------------------------------------------------------------------------------------
+
+class DoctorCommand : public CliTest {};
+
+TEST_F(DoctorCommand, MachineWithoutAGpuIsHealthyForBuilding) {
+  if (!has_nvrtc()) GTEST_SKIP() << "no NVRTC on this machine";
+  const Result result = run({"doctor", "--json"});
+  EXPECT_EQ(result.code, 0) << result;
+  const Json report = result.json();
+  EXPECT_EQ(report["healthy"], true);
+  EXPECT_EQ(report["can"]["build"], true);
+  EXPECT_EQ(report["can"]["tune"], false);
+  EXPECT_EQ(report["store"]["path"], db());
+  EXPECT_EQ(report["store"]["why"], "from KILN_DB");
+  EXPECT_TRUE(contains(report["driver"]["problem"].get<std::string>(), "libcuda")) << result;
+  EXPECT_GE(report["pool"]["workers"].get<int>(), 1);
+  size_t chosen = 0;
+  for (const Json& candidate : report["compiler"]["candidates"]) {
+    chosen += candidate["chosen"].get<bool>() ? 1 : 0;
+  }
+  EXPECT_EQ(chosen, 1U) << result;
+  EXPECT_FALSE(std::filesystem::exists(db())) << "doctor made a store";
+}
+
+TEST_F(DoctorCommand, TextSaysWhatWorksAndWhatDoesNot) {
+  const Result result = run({"doctor"});
+  EXPECT_TRUE(contains(result.out, "On this machine:")) << result;
+  EXPECT_TRUE(contains(result.out, "verify   needs a GPU here")) << result;
+}
+
+TEST_F(DoctorCommand, MissingNvrtcIsExitCodeFourAndNamesWhatWasSearched) {
+  environment["KILN_NVRTC"] = path("no-such-libnvrtc.so");
+  const Result result = run({"doctor", "--json"});
+  EXPECT_EQ(result.code, code(ExitCode::no_compiler)) << result;
+  EXPECT_EQ(result.json()["can"]["build"], false);
+  EXPECT_TRUE(
+      contains(result.json()["compiler"]["problem"].get<std::string>(), "no-such-libnvrtc.so"))
+      << result;
+}
+
+TEST_F(DoctorCommand, DamagedStoreIsExitCodeSix) {
+  store_seed(db(), make_seed("rtx-3090"));
+  EXPECT_EQ(run({"doctor", "--json"}).json()["store"]["decisions"], 1);
+  write_file("kiln.db", std::string(8192, 'x'));
+  const Result result = run({"doctor", "--json"});
+  EXPECT_EQ(result.code, code(ExitCode::store)) << result;
+  EXPECT_EQ(result.json()["store"]["sound"], false);
+}
+
+TEST_F(DoctorCommand, JobsOptionSizesThePool) {
+  const Json pool = run({"doctor", "--json", "--jobs", "3"}).json()["pool"];
+  EXPECT_EQ(pool["workers"], 3);
+}
+
+TEST_F(DoctorCommand, DevicesAreMatchedWithTheGpuTable) {
+  environment["KILN_LIBCUDA"] = KILN_FAKE_LIBCUDA;
+  const Json report = run({"doctor", "--json"}).json();
+  ASSERT_EQ(report["driver"]["devices"].size(), 2U);
+  EXPECT_EQ(report["driver"]["devices"][1]["gpu"], "rtx-3090");
+  EXPECT_EQ(report["can"]["bench"], true);
+}
+
+}  // namespace
+}  // namespace kiln::cli
