@@ -1,5 +1,7 @@
 // From an empty store with the real NVRTC to kernels that the fake driver accepts, and a second
 // session that compiles nothing.
+#include <sqlite3.h>
+
 #include <cstdlib>
 
 #include "jit/base/error.h"
@@ -69,6 +71,25 @@ TEST_F(CompileTest, ColdThenWarmThenDamaged) {
   ASSERT_OK(kiln_prepare(again, kWorkload, nullptr, nullptr));
   EXPECT_EQ(stats(again).compiles, 0u);
   EXPECT_EQ(stats(again).miss_unloadable, 0u);
+}
+
+TEST_F(CompileTest, DamagedBinariesAreCompiledAnewAndHealed) {
+  const auto compiles_of_a_session = [&] {
+    kiln_session* session = open();
+    EXPECT_OK(kiln_prepare(session, kWorkload, nullptr, nullptr));
+    const kiln_stats counted = stats(session);
+    EXPECT_OK(kiln_close(session));
+    EXPECT_EQ(counted.compiles, counted.miss_absent + counted.miss_damaged);
+    return counted.compiles;
+  };
+  EXPECT_EQ(compiles_of_a_session(), 2u);
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(store_path_.c_str(), &db), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(db, "UPDATE images SET data = zeroblob(64)", nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(db);
+  EXPECT_EQ(compiles_of_a_session(), 2u);
+  EXPECT_EQ(compiles_of_a_session(), 0u);
 }
 
 TEST_F(CompileTest, SupportIsAnsweredByTheCompilerWhenTheStoreIsEmpty) {
