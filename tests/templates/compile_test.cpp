@@ -44,7 +44,7 @@ TEST_P(CompileFor, SeededConfigsCompileAndDefaultsDoNotSpill) {
       for (const Config& config : configs) {
         for (const KernelLaunch& kernel : op->plan(shapes[i], config, gpu).kernels) {
           jobs.push_back(
-              {op->name + " " + config_json(config).dump(),
+              {op->name + " " + config_json(config).dump(), config == configs.front(),
                pool.submit(kernel_source(*op, kernel), gpu.arch(), compile_options(kernel))});
         }
       }
