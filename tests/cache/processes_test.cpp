@@ -84,11 +84,16 @@ TEST_F(ProcessesTest, KilledWriterLeavesWholeResultsOnly) {
       }
     });
     ::close(reports[1]);
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 60000));
+    // Somewhere in the second to fifth result of this writer.
+    int committed = next - 1;
+    const int wanted = next + static_cast<int>(random() % 4);
+    while (committed < wanted) {
+      ASSERT_EQ(::read(reports[0], &committed, sizeof committed), ssize_t{sizeof committed});
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 8000));
     ::kill(child, SIGKILL);
     const int status = wait_for(child);
     ASSERT_TRUE(WIFSIGNALED(status)) << "the writer ended by itself: " << WEXITSTATUS(status);
-    int committed = next - 1;
     for (int rows = 0; ::read(reports[0], &rows, sizeof rows) == sizeof rows;) committed = rows;
     ::close(reports[0]);
 

@@ -402,10 +402,10 @@ TEST_F(StoreTest, SecondOpenInTheProcessKeepsTheLocksOfTheFirst) {
         sqlite3_exec(database, "PRAGMA journal_mode = DELETE", nullptr, nullptr, nullptr);
     return code == SQLITE_BUSY ? 0 : 1;
   });
-  if (store->info().wal)
-    EXPECT_EQ(wait_for(child), 0);
-  else
-    wait_for(child);
+  const int status = wait_for(child);
+  if (store->info().wal) {
+    EXPECT_EQ(status, 0);
+  }
 }
 
 TEST_F(StoreTest, ReaderOfTheSameFileIsUpgradedWhenAWriterComes) {
