@@ -45,8 +45,7 @@ bool is_cubin(const CompileOptions& options) { return options.kind == BinaryKind
 
 // What decides the code, in a fixed order: part of the key.
 std::vector<std::string> key_options(const CompileOptions& options) {
-  std::vector<std::string> list = {"--std=c++17", "--fmad=false",
-                                   "--device-as-default-execution-space"};
+  std::vector<std::string> list = {"--std=c++17", "--fmad=false"};
   if (options.max_registers < 0 || options.max_registers > 255) {
     fail(Status::invalid_argument, "max_registers is 0 to 255, but {} was given.",
          options.max_registers);

@@ -1,10 +1,12 @@
-// Writes, for each query, one row of workspace indices: its top-k entries, then its window (ops.md B15.2, bit-exact).
+// Writes, for each query, one row of workspace indices: its top-k entries, then its window (ops.md
+// B15.2, bit-exact).
 //   idx[t, 0, lc)        workspace rows of t's top-k entries
 //   idx[t, lc, lc + lw)  workspace rows of t's window
 //   idx[t, lc + lw, W)   -1
 // grid  (ceil(num_tokens / rows_per_cta))   block (threads_per_row * rows_per_cta)   shared: none
 //
-// Whole warps serve a row. Rows, zones and columns are independent, so no write is ordered against another.
+// Whole warps serve a row. Rows, zones and columns are independent, so no write is ordered against
+// another.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // ratio, top_k, threads_per_row, rows_per_cta, prefetch_topk
 #include "templates/common/types.cuh"
@@ -13,13 +15,14 @@ constexpr int window = 128;
 constexpr int vector_ints = 4;
 // Vectors of the top-k part that a thread may read before it knows how many of them count.
 constexpr int topk_vectors = (top_k + vector_ints - 1) / vector_ints;
-constexpr int prefetched = prefetch_topk ? (topk_vectors + threads_per_row - 1) / threads_per_row : 0;
+constexpr int prefetched =
+    prefetch_topk ? (topk_vectors + threads_per_row - 1) / threads_per_row : 0;
 
 struct Row {
-  i32 from_topk;     // lc
-  i32 from_window;   // lw
-  i32 request_row;   // b * M: what a compressed index is relative to
-  i32 window_row;    // b * M + N + (ws - g0)
+  i32 from_topk;    // lc
+  i32 from_window;  // lw
+  i32 request_row;  // b * M: what a compressed index is relative to
+  i32 window_row;   // b * M + N + (ws - g0)
   i32 num_compressed;
 };
 
@@ -31,8 +34,8 @@ struct RequestBounds {
   i32 gather_len;
 };
 
-// The last b with query_start_loc[b] - base <= t. All lanes of the warp probe 32 boundaries at a time; with at most 31 requests one round is
-// enough, and the lengths come with it.
+// The last b with query_start_loc[b] - base <= t. All lanes of the warp probe 32 boundaries at a
+// time; with at most 31 requests one round is enough, and the lengths come with it.
 __device__ __forceinline__ RequestBounds find_request(const Args& args, i32 t) {
   const int lane = lane_id();
   const i32 num_requests = static_cast<i32>(args.num_requests);
@@ -46,7 +49,8 @@ __device__ __forceinline__ RequestBounds find_request(const Args& args, i32 t) {
     const i32 gather_len = args.gather_lens[request];
     const u32 reached = __ballot_sync(all_lanes, lane <= num_requests && boundary <= t);
     const int b = 31 - __clz(reached);
-    return {b, __shfl_sync(all_lanes, boundary, b), __shfl_sync(all_lanes, boundary, min(b + 1, num_requests)),
+    return {b, __shfl_sync(all_lanes, boundary, b),
+            __shfl_sync(all_lanes, boundary, min(b + 1, num_requests)),
             __shfl_sync(all_lanes, seq_len, b), __shfl_sync(all_lanes, gather_len, b)};
   }
   i32 low = 0;
@@ -60,7 +64,8 @@ __device__ __forceinline__ RequestBounds find_request(const Args& args, i32 t) {
     count = min(step, count - last * step);
   }
   if (low >= num_requests) return {num_requests, 0, 0, 0, 0};
-  return {low, args.query_start_loc[low] - base, args.query_start_loc[low + 1] - base, args.seq_lens[low], args.gather_lens[low]};
+  return {low, args.query_start_loc[low] - base, args.query_start_loc[low + 1] - base,
+          args.seq_lens[low], args.gather_lens[low]};
 }
 
 __device__ __forceinline__ Row describe_row(const Args& args, i32 t) {
@@ -73,27 +78,33 @@ __device__ __forceinline__ Row describe_row(const Args& args, i32 t) {
   row.from_topk = ratio == 0 ? 0 : min(max(position + 1, 0) / max(ratio, 1), top_k);
   row.from_window = max(position - window_start + 1, 0);
   row.request_row = request.index * static_cast<i32>(args.rows_per_request);
-  row.window_row = row.request_row + static_cast<i32>(args.compressed_rows) + (window_start - first_gathered);
+  row.window_row =
+      row.request_row + static_cast<i32>(args.compressed_rows) + (window_start - first_gathered);
   row.num_compressed = static_cast<i32>(args.compressed_rows);
   return row;
 }
 
 __device__ __forceinline__ i32 index_at(const Row& row, i32 column, i32 topk_value) {
   if (column < row.from_topk) {
-    return static_cast<u32>(topk_value) < static_cast<u32>(row.num_compressed) ? row.request_row + topk_value : -1;
+    return static_cast<u32>(topk_value) < static_cast<u32>(row.num_compressed)
+               ? row.request_row + topk_value
+               : -1;
   }
   const i32 in_window = column - row.from_topk;
   return in_window < row.from_window ? row.window_row + in_window : -1;
 }
 
 __device__ __forceinline__ int4 index_vector_at(const Row& row, i32 column, int4 topk) {
-  return {index_at(row, column, topk.x), index_at(row, column + 1, topk.y), index_at(row, column + 2, topk.z),
-          index_at(row, column + 3, topk.w)};
+  return {index_at(row, column, topk.x), index_at(row, column + 1, topk.y),
+          index_at(row, column + 2, topk.z), index_at(row, column + 3, topk.w)};
 }
 
-__device__ __forceinline__ bool aligned_16(const void* p) { return (reinterpret_cast<u64>(p) & 15) == 0; }
+__device__ __forceinline__ bool aligned_16(const void* p) {
+  return (reinterpret_cast<u64>(p) & 15) == 0;
+}
 
-extern "C" __global__ void __launch_bounds__(threads_per_row* rows_per_cta) combine_topk_swa(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(threads_per_row* rows_per_cta)
+    combine_topk_swa(const __grid_constant__ Args args) {
   const int row_in_cta = static_cast<int>(threadIdx.x) / threads_per_row;
   const int thread = static_cast<int>(threadIdx.x) % threads_per_row;
   const i64 t = static_cast<i64>(blockIdx.x) * rows_per_cta + row_in_cta;
@@ -130,8 +141,8 @@ extern "C" __global__ void __launch_bounds__(threads_per_row* rows_per_cta) comb
     const i32 vector = thread + i * threads_per_row;
     if (vector < topk_vectors) out[vector] = index_vector_at(row, vector * vector_ints, early[i]);
   }
-  for (i32 vector = thread + (prefetched > 0 ? topk_vectors - topk_vectors % threads_per_row : 0); vector < vectors;
-       vector += threads_per_row) {
+  for (i32 vector = thread + (prefetched > 0 ? topk_vectors - topk_vectors % threads_per_row : 0);
+       vector < vectors; vector += threads_per_row) {
     if (prefetched > 0 && vector < topk_vectors) continue;
     const bool reads = vector * vector_ints < row.from_topk;
     const int4 values = reads ? reinterpret_cast<const int4*>(topk)[vector] : int4{-1, -1, -1, -1};

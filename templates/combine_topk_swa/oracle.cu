@@ -33,7 +33,8 @@ extern "C" __global__ void combine_topk_swa_oracle(const __grid_constant__ Args 
       const int entry = args.topk[t * args.topk_stride + column];
       if (entry >= 0 && entry < args.compressed_rows) value = b * args.rows_per_request + entry;
     } else if (column < from_topk + from_window) {
-      value = b * args.rows_per_request + args.compressed_rows + (window_start - first_gathered) + (column - from_topk);
+      value = b * args.rows_per_request + args.compressed_rows + (window_start - first_gathered) +
+              (column - from_topk);
     }
     args.idx[t * args.idx_stride + column] = static_cast<int>(value);
   }

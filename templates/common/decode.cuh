@@ -1,6 +1,7 @@
 // FP8 and FP4 codes to bf16 pairs by integer moves and exact multiplies (ops.md B4, B8, (f)3).
-// A pair is a u32: the lower element in bits 0..15. `scale` is a bf16 that stands in both halves. The product of an exact code
-// and its scale is formed once by fma.rn.bf16x2, which keeps subnormals and rounds to nearest even.
+// A pair is a u32: the lower element in bits 0..15. `scale` is a bf16 that stands in both halves.
+// The product of an exact code and its scale is formed once by fma.rn.bf16x2, which keeps
+// subnormals and rounds to nearest even.
 #pragma once
 
 #include "templates/common/types.cuh"
@@ -22,7 +23,8 @@ __device__ __forceinline__ u32 ue8m0_to_bf16(u32 byte) {
   return byte == 255 ? bf16_nan : bits;
 }
 
-// Two E4M3 codes that stand in the upper byte of each half (the lower bytes are 0), exact, as bf16; 0x7f and 0xff become +-480.
+// Two E4M3 codes that stand in the upper byte of each half (the lower bytes are 0), exact, as bf16;
+// 0x7f and 0xff become +-480.
 __device__ __forceinline__ u32 e4m3x2_to_bf16x2(u32 codes_in_upper_bytes) {
   const u32 magnitude = (codes_in_upper_bytes >> 4) & 0x07f007f0u;
   const u32 raw = magnitude | (codes_in_upper_bytes & 0x80008000u);
@@ -38,7 +40,8 @@ __device__ __forceinline__ u32 e4m3_to_bf16(u32 byte) {
 // NaN where the code is 0x7f or 0xff.
 __device__ __forceinline__ u32 with_nan_codes(u32 pair, u32 codes_in_upper_bytes) {
   const u32 low = (codes_in_upper_bytes & 0x00007f00u) == 0x00007f00u ? bf16_nan : pair & 0xffffu;
-  const u32 high = (codes_in_upper_bytes & 0x7f000000u) == 0x7f000000u ? bf16_nan << 16 : pair & 0xffff0000u;
+  const u32 high =
+      (codes_in_upper_bytes & 0x7f000000u) == 0x7f000000u ? bf16_nan << 16 : pair & 0xffff0000u;
   return low | high;
 }
 
@@ -46,7 +49,8 @@ __device__ __forceinline__ u32 with_nan_codes(u32 pair, u32 codes_in_upper_bytes
 __device__ __forceinline__ uint2 decode_e4m3x4(u32 codes, u32 scale) {
   const u32 codes01 = __byte_perm(codes, 0, 0x1404);
   const u32 codes23 = __byte_perm(codes, 0, 0x3424);
-  uint2 pairs = {multiply_bf16x2(e4m3x2_to_bf16x2(codes01), scale), multiply_bf16x2(e4m3x2_to_bf16x2(codes23), scale)};
+  uint2 pairs = {multiply_bf16x2(e4m3x2_to_bf16x2(codes01), scale),
+                 multiply_bf16x2(e4m3x2_to_bf16x2(codes23), scale)};
   const bool any_nan_code = (((codes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) != 0;
   if (any_nan_code) pairs = {with_nan_codes(pairs.x, codes01), with_nan_codes(pairs.y, codes23)};
   return pairs;
@@ -60,7 +64,8 @@ __device__ __forceinline__ uint4 decode_e2m1x8(u32 codes, u32 scale) {
     const u32 two = codes >> (8 * i);
     const u32 low = ((two << 12) & 0x8000u) | ((two << 6) & 0x01c0u);
     const u32 high = ((two << 24) & 0x80000000u) | ((two << 18) & 0x01c00000u);
-    const u32 exact = multiply_bf16x2(low | high, both_halves(0x7e80));  // 2^126: from the exponent bias 1 to 127
+    const u32 exact =
+        multiply_bf16x2(low | high, both_halves(0x7e80));  // 2^126: from the exponent bias 1 to 127
     pairs[i] = multiply_bf16x2(exact, scale);
   }
   return {pairs[0], pairs[1], pairs[2], pairs[3]};

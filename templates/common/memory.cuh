@@ -1,4 +1,5 @@
-// Wide loads and stores. `stream` loads are read once: they skip L1 and go through the read-only path.
+// Wide loads and stores. `stream` loads are read once: they skip L1 and go through the read-only
+// path.
 #pragma once
 
 #include "templates/common/types.cuh"
@@ -17,7 +18,9 @@ __device__ __forceinline__ u32 load_stream_4(const u8* p) {
 
 __device__ __forceinline__ uint2 load_stream_8(const u8* p) {
   uint2 value;
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(p));
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+               : "=r"(value.x), "=r"(value.y)
+               : "l"(p));
   return value;
 }
 
@@ -31,6 +34,7 @@ __device__ __forceinline__ uint4 load_stream_16(const u8* p) {
 
 // Write-back: the next kernel reads what this one writes.
 __device__ __forceinline__ void store_16(void* p, uint4 value) {
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
                : "memory");
 }

@@ -1,10 +1,13 @@
-// Copies the last g = min(gather_lens[b], max_rows) entries of each request from its paged cache into a dense bf16 workspace (ops.md B15.1).
-//   x = lens[b] - gather_lens[b] + i        out[b, offset + i, 0..511] = entry x of request b, dequantised
+// Copies the last g = min(gather_lens[b], max_rows) entries of each request from its paged cache
+// into a dense bf16 workspace (ops.md B15.1).
+//   x = lens[b] - gather_lens[b] + i        out[b, offset + i, 0..511] = entry x of request b,
+//   dequantised
 // grid  (ctas_per_request * num_requests)   block (threads)   shared: none
 //
-// A warp takes rows_per_warp neighbouring rows at a time: lane u finds the entry of row u through the block table, then all lanes load
-// the rows, then decode, then store. Per row a lane holds two groups of 8 elements, at 8 * lane and at 256 + 8 * lane, so that every
-// store instruction of the warp writes 512 consecutive bytes.
+// A warp takes rows_per_warp neighbouring rows at a time: lane u finds the entry of row u through
+// the block table, then all lanes load the rows, then decode, then store. Per row a lane holds two
+// groups of 8 elements, at 8 * lane and at 256 + 8 * lane, so that every store instruction of the
+// warp writes 512 consecutive bytes.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // format, threads, rows_per_warp
 #include "templates/common/decode.cuh"
@@ -29,7 +32,8 @@ __device__ __forceinline__ Request find_request(const Args& args, i64 index) {
 }
 
 // The entry of workspace row `row`, or no_entry when the table or the cache does not hold it.
-__device__ __forceinline__ i64 find_entry(const Args& args, const Request& request, i64 row, u32& entry_in_page) {
+__device__ __forceinline__ i64 find_entry(const Args& args, const Request& request, i64 row,
+                                          u32& entry_in_page) {
   const i64 entry = request.first + row;
   if (entry < 0) return no_entry;
   const u32 page_size = static_cast<u32>(args.page_size);
@@ -40,7 +44,8 @@ __device__ __forceinline__ i64 find_entry(const Args& args, const Request& reque
   return page >= 0 && page < args.num_pages ? page * args.cache_stride : no_entry;
 }
 
-extern "C" __global__ void __launch_bounds__(threads) gather_dequant_kv(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(threads)
+    gather_dequant_kv(const __grid_constant__ Args args) {
   const u32 num_requests = static_cast<u32>(args.num_requests);
   const u32 ctas_per_request = gridDim.x / num_requests;
   const u32 request_index = blockIdx.x / ctas_per_request;
@@ -57,23 +62,27 @@ extern "C" __global__ void __launch_bounds__(threads) gather_dequant_kv(const __
       my_page_offset = find_entry(args, request, row + lane, my_entry_in_page);
     }
 
-    const u32 existing = __ballot_sync(all_lanes, my_page_offset != no_entry);  // bit u: row u has an entry
+    const u32 existing =
+        __ballot_sync(all_lanes, my_page_offset != no_entry);  // bit u: row u has an entry
 
     RawRow raw[rows_per_warp];
 #pragma unroll
     for (int u = 0; u < rows_per_warp; ++u) {
       const i64 page_offset = __shfl_sync(all_lanes, my_page_offset, u);
       const u32 entry_in_page = __shfl_sync(all_lanes, my_entry_in_page, u);
-      if (existing >> u & 1) raw[u] = load_row(args.cache + page_offset, entry_in_page, layout, lane);
+      if (existing >> u & 1)
+        raw[u] = load_row(args.cache + page_offset, entry_in_page, layout, lane);
     }
 
 #pragma unroll
     for (int u = 0; u < rows_per_warp; ++u) {
       if (row + u >= request.rows) break;
-      u16* out_row = args.out + request.index * args.out_stride0 + (args.offset + row + u) * args.out_stride1;
+      u16* out_row =
+          args.out + request.index * args.out_stride0 + (args.offset + row + u) * args.out_stride1;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const uint4 values = (existing >> u & 1) ? decode_half(raw[u], half, lane) : uint4{0, 0, 0, 0};
+        const uint4 values =
+            (existing >> u & 1) ? decode_half(raw[u], half, lane) : uint4{0, 0, 0, 0};
         store_16(out_row + half * 256 + lane * 8, values);
       }
     }
