@@ -99,6 +99,7 @@ TEST_F(Usage, MistakesOfOptionsAreOneSentenceAndExitCodeTwo) {
        {std::vector<std::string>{"ls", "--no-such-option"},
         {"tune", "--budget", "soon"},
         {"tune", "--budget", "-5s"},
+        {"tune", "--budget", "0s"},
         {"tune", "--jobs", "0"},
         {"build", "--workload", path("absent.json")},
         {"build", "--device", "cuda:0"},

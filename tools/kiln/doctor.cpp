@@ -7,11 +7,13 @@
 
 #include <charconv>
 #include <filesystem>
+#include <map>
 
 #include "jit/compiler.h"
 #include "tools/kiln/commands.h"
 #include "tools/kiln/table.h"
 #include "tools/kiln/text.h"
+#include "tuner/device_worker.h"
 
 namespace kiln::cli {
 namespace {
@@ -25,6 +27,7 @@ struct StoreReport {
   bool exists = false;
   bool writable = false;  // by the permissions; doctor writes nothing
   cache::StoreInfo info;
+  std::map<std::string, int64_t> decisions_by_class;
   std::vector<std::string> warnings;
   std::vector<std::string> defects;
 
@@ -54,6 +57,9 @@ StoreReport examine_store(const Common& common) {
   if (!report.exists) options.path = ":memory:";  // a pack is still looked at
   const std::unique_ptr<cache::Store> store = cache::Store::open(options);
   report.defects = store->check();
+  for (const cache::DecisionRow& row : store->list_decisions()) {
+    ++report.decisions_by_class[row.decision.gpu_class];
+  }
   report.warnings = store->warnings();
   report.info = store->info();
   return report;
@@ -170,19 +176,25 @@ void print_compiler(const CompilerReport& report) {
 
 // --- devices ------------------------------------------------------------------------------------
 
-Json devices_json(const runtime::DeviceList& list) {
+int64_t decisions_for(const runtime::DeviceInfo& info, const StoreReport& store) {
+  const auto found = store.decisions_by_class.find(gpu_class_key(info.gpu));
+  return found == store.decisions_by_class.end() ? 0 : found->second;
+}
+
+Json devices_json(const runtime::DeviceList& list, const StoreReport& store) {
   Json devices = Json::array();
   for (const runtime::DeviceInfo& info : list.devices) {
     devices.push_back({{"id", info.id},
                        {"name", info.name},
                        {"driver", info.driver},
                        {"gpu", info.match.empty() ? Json() : Json(info.match)},
+                       {"decisions", decisions_for(info, store)},
                        {"gpu_class", Json::parse(gpu_class_key(info.gpu))}});
   }
   return {{"devices", devices}, {"problem", list.problem.empty() ? Json() : Json(list.problem)}};
 }
 
-void print_devices(const runtime::DeviceList& list) {
+void print_devices(const runtime::DeviceList& list, const StoreReport& store) {
   if (list.devices.empty()) print(fmt::format("Devices    none: {}\n", list.problem));
   std::string_view label = "Devices";
   for (const runtime::DeviceInfo& info : list.devices) {
@@ -190,7 +202,25 @@ void print_devices(const runtime::DeviceList& list) {
                       info.match.empty() ? "no row of the GPU table matches; described by what the "
                                            "driver reports"
                                          : "GPU " + info.match));
+    const int64_t decisions = decisions_for(info, store);
+    print(decisions > 0 ? fmt::format("           {} decisions for its class\n", decisions)
+                        : std::string("           no decision for its class; `kiln tune` makes "
+                                      "them\n"));
     label = "";
+  }
+}
+
+// The tuner's child process, without which nothing runs on a device.
+struct WorkerReport {
+  std::string path;
+  std::string problem;
+};
+
+WorkerReport examine_worker() {
+  try {
+    return {tuner::find_worker(""), ""};
+  } catch (const Error& error) {
+    return {"", error.what()};
   }
 }
 
@@ -198,8 +228,9 @@ void print_devices(const runtime::DeviceList& list) {
 
 struct Abilities {
   bool build = false;   // NVRTC and a store that can be written
-  bool tune = false;    // the same with a device
-  bool verify = false;  // a device and a store that can be written
+  bool tune = false;    // the same with a device and its worker
+  bool verify = false;  // a device, its worker, and a store that can be written
+  bool bench = false;   // a device and its worker
 };
 
 ExitCode verdict(const StoreReport& store, const CompilerReport& compiler) {
@@ -217,20 +248,22 @@ void print_abilities(const Abilities& can, bool has_device) {
   line("tune", can.tune,
        !has_device && can.build ? "no GPU here: ranks by the model, as build does" : lacking);
   line("verify", can.verify, lacking);
-  line("bench", has_device, lacking);
+  line("bench", can.bench, lacking);
 }
 
 ExitCode run_doctor(const Common& common) {
   const StoreReport store = examine_store(common);
   const runtime::DeviceList devices = runtime::list_devices();
   const CompilerReport compiler = examine_compiler(cuda_major(devices));
+  const WorkerReport worker = examine_worker();
   const jit::PoolSize pool = jit::pool_size();
 
   const bool has_device = !devices.devices.empty();
   Abilities can;
   can.build = !compiler.version.empty() && store.writable;
-  can.tune = can.build && has_device;
-  can.verify = has_device && store.writable;
+  can.bench = has_device && worker.problem.empty();
+  can.tune = can.build && can.bench;
+  can.verify = can.bench && store.writable;
   const ExitCode code = verdict(store, compiler);
 
   if (common.form() == OutputForm::json) {
@@ -238,20 +271,24 @@ ExitCode run_doctor(const Common& common) {
                 {"healthy", code == ExitCode::ok},
                 {"exit_code", static_cast<int>(code)},
                 {"store", store_json(store)},
-                {"driver", devices_json(devices)},
+                {"driver", devices_json(devices, store)},
                 {"compiler", compiler_json(compiler)},
+                {"worker",
+                 {{"path", worker.path.empty() ? Json() : Json(worker.path)},
+                  {"problem", worker.problem.empty() ? Json() : Json(worker.problem)}}},
                 {"pool", {{"workers", pool.workers}, {"why", pool.why}}},
                 {"can",
                  {{"build", can.build},
                   {"tune", can.tune},
                   {"verify", can.verify},
-                  {"bench", has_device}}}});
+                  {"bench", can.bench}}}});
     return code;
   }
   print(fmt::format("Kiln       {}\n", KILN_VERSION));
   print_store(store);
   print_compiler(compiler);
-  print_devices(devices);
+  print_devices(devices, store);
+  print(fmt::format("Worker     {}\n", worker.problem.empty() ? worker.path : worker.problem));
   print(fmt::format("Compiles   {} at once ({})\n", pool.workers, pool.why));
   print_abilities(can, has_device);
   return code;

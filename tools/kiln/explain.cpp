@@ -33,7 +33,7 @@ struct Target {
 };
 
 Target device_target(const runtime::DeviceInfo& info) {
-  return {info.gpu, info.match.empty() ? info.id : info.match};
+  return {info.gpu, info.match.empty() ? info.gpu.slug : info.match};
 }
 
 // What the user named, else the device here, else the one GPU that the store knows.

@@ -1,49 +1,65 @@
-// Signal handlers may touch nothing but lock-free atomics and write(2), hence the one static flag.
 #include "tools/kiln/interrupt.h"
 
+#include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <array>
+#include <cerrno>
+#include <cstring>
 
-#include "tools/kiln/exit_codes.h"
+#include "tools/kiln/common.h"
 
 namespace kiln::cli {
 namespace {
 
-std::atomic<bool> stop_requested{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
-
-constexpr std::array kSignals = {SIGINT, SIGTERM};
-std::array<struct sigaction, kSignals.size()> previous_actions;
-
-extern "C" void handle_interrupt(int) {
-  if (stop_requested.exchange(true)) _exit(static_cast<int>(ExitCode::interrupted));
-  constexpr char kText[] =
-      "\nkiln: stopping as soon as the problem at hand is stored; Ctrl-C again ends at once.\n";
-  // A failed write changes nothing that could be helped here.
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof kText - 1);
+sigset_t interrupting_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  return signals;
 }
 
 }  // namespace
 
 InterruptGuard::InterruptGuard() {
-  stop_requested = false;
-  struct sigaction action = {};
-  action.sa_handler = handle_interrupt;
-  sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;
-  for (size_t i = 0; i < kSignals.size(); ++i) {
-    sigaction(kSignals[i], &action, &previous_actions[i]);
+  const sigset_t signals = interrupting_signals();
+  signals_ = signalfd(-1, &signals, SFD_CLOEXEC);
+  end_ = eventfd(0, EFD_CLOEXEC);
+  if (signals_ < 0 || end_ < 0) {
+    // Ctrl-C then ends the program as it ends any other; finished problems are stored all the same.
+    warn(fmt::format("Ctrl-C cannot be caught: {}.", std::strerror(errno)));
+    return;
   }
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  thread_ = std::thread([this] { watch(); });
 }
 
 InterruptGuard::~InterruptGuard() {
-  for (size_t i = 0; i < kSignals.size(); ++i) {
-    sigaction(kSignals[i], &previous_actions[i], nullptr);
+  if (thread_.joinable()) {
+    eventfd_write(end_, 1);
+    thread_.join();
+    const sigset_t signals = interrupting_signals();
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   }
+  if (signals_ >= 0) close(signals_);
+  if (end_ >= 0) close(end_);
 }
 
-const std::atomic<bool>& InterruptGuard::flag() const { return stop_requested; }
+void InterruptGuard::watch() {
+  pollfd descriptors[] = {{signals_, POLLIN, 0}, {end_, POLLIN, 0}};
+  while (true) {
+    if (poll(descriptors, 2, -1) < 0) continue;
+    if (descriptors[1].revents != 0) return;
+    signalfd_siginfo info;
+    if (read(signals_, &info, sizeof info) != sizeof info) continue;
+    if (stop_requested_.exchange(true)) _exit(static_cast<int>(ExitCode::interrupted));
+    fmt::print(stderr,
+               "\nkiln: stopping as soon as the problem at hand is stored; Ctrl-C again ends at "
+               "once.\n");
+  }
+}
 
 }  // namespace kiln::cli

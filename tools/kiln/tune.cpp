@@ -82,7 +82,13 @@ tuner::TuneOptions tune_options(const TuneArguments& arguments, Verb verb) {
   options.ops = arguments.ops;
   const std::vector<std::string> gpus = slugs_of(arguments.gpus);
   if (!arguments.limits.empty()) options.limits = resolve_gpu(arguments.limits).slug;
-  if (!arguments.budget.empty()) options.budget_s = parse_duration_s(arguments.budget);
+  if (!arguments.budget.empty()) {
+    options.budget_s = parse_duration_s(arguments.budget);
+    if (options.budget_s == 0) {
+      throw Failure(ExitCode::usage, "a budget of 0 leaves no time to do anything.",
+                    "Leave --budget out to work without a limit.");
+    }
+  }
   if (!arguments.workload.empty()) {
     options.workload = read_text_file(arguments.workload, "workload");
     runtime::parse_workload(options.workload);  // mistakes are answered before any work
@@ -195,13 +201,13 @@ ExitCode say_how_it_ended(const tuner::TuneReport& report) {
 }
 
 ExitCode run_tune(const TuneArguments& arguments, const Common& common, Verb verb) {
+  const InterruptGuard interrupt;
   tuner::TuneOptions options = tune_options(arguments, verb);
   OpenStore store(common, StoreUse::write);
   note(fmt::format("{} {}; the store is {}.", options.device.empty() ? "ranking for" : "tuning on",
                    options.device.empty() ? joined(options.gpus, " and ") : options.device,
                    store_place(common).path));
 
-  const InterruptGuard interrupt;
   Progress progress;
   options.stop = &interrupt.flag();
   options.log = [&](const std::string& line) { progress.line(line); };
