@@ -131,9 +131,8 @@ void print_rejections(const tuner::TuneReport& report) {
   for (const tuner::ProblemReport& problem : report.problems) {
     for (const auto& [reason, count] : problem.rejected) total[reason] += count;
   }
-  std::vector<std::string> parts;
-  for (const auto& [reason, count] : total) parts.push_back(fmt::format("{} {}", count, reason));
-  if (!parts.empty()) print(fmt::format("\nRejected candidates: {}.\n", joined(parts)));
+  if (!total.empty()) print("\nRejected candidates, over all problems:\n");
+  for (const auto& [reason, count] : total) print(fmt::format("  {:>6}  {}\n", count, reason));
 }
 
 void print_next_steps(const tuner::TuneReport& report, const tuner::TuneOptions& options,
