@@ -276,6 +276,7 @@ void Search::add_plan(const Job& job, const Candidate& candidate, cache::TuningR
 
 void Search::rank_only(const Job& job, ProblemReport& report) {
   const CandidateSet& set = candidates_of(job);
+  if (stopped()) throw Abandoned{"stopped"};
   if (set.candidates.empty()) throw Abandoned{"failed: no config is legal"};
   const Sizes sizes =
       templates::with_derived(*job.op, job.kit->measured_case(job.fixed, job.bucket).sizes);
@@ -601,6 +602,15 @@ ProblemReport Search::tune_one(const Job& job) {
     }
   } catch (const Abandoned& abandoned) {
     report.state = abandoned.state;
+    log(fmt::format("{}: {}", problem_text(job), report.state));
+  } catch (const Error& error) {
+    // Trouble of this problem alone; what would meet every problem (no compiler, no worker) goes
+    // up.
+    const bool local = error.status() == Status::driver_error ||
+                       error.status() == Status::out_of_memory ||
+                       error.status() == Status::compile_error;
+    if (!local) throw;
+    report.state = fmt::format("failed: {}", error.what());
     log(fmt::format("{}: {}", problem_text(job), report.state));
   }
   // Without a decision to go with, the rejections are still worth keeping.

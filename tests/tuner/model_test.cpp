@@ -15,7 +15,7 @@ ModelInput input(int64_t rows, int64_t columns, int threads, int registers,
   ModelInput in;
   in.op = &testing::toy_op();
   in.sizes = {{"scale", 3}, {"R", rows}, {"N", columns}, {"limit", columns}};
-  in.config = {{"behaviour", 0}, {"twin", 0}};
+  in.config = {{"behaviour", testing::kToyFastMoreRegisters}, {"twin", 0}};
   templates::KernelLaunch launch{.file = "kernel.cu", .entry = "toy"};
   launch.grid_x = {.terms = {{.symbol = "R"}}};
   launch.threads = threads;

@@ -311,6 +311,8 @@ class Ranking : public ::testing::Test {
     }
     options_.ops = {"toy"};
     options_.gpus = {"a100-sxm4-80gb", "rtx-3090"};
+    // Only the op's own kernels are compiled here.
+    for (const char* arch : {"sm_80", "sm_86"}) testing::store_tool_binaries(*store_, arch);
     options_.workload =
         R"({"ops": [{"op": "toy", "shape": {"scale": 3}, "sizes": {"num_rows": [64, 64]}}]})";
     testing::set_toy_space(

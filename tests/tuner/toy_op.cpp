@@ -51,6 +51,19 @@ Case toy_case(std::string name, const Sizes& fixed, int64_t rows, int64_t column
   return c;
 }
 
+void put_binary(cache::Store& store, const jit::KernelSource& source, const std::string& arch,
+                const jit::CompileOptions& options, const Json& image) {
+  jit::Binary binary;
+  binary.key = jit::binary_key(source, arch, options);
+  binary.source_hash = hash_text(source.main.text);
+  binary.arch = arch;
+  binary.entry = source.entry;
+  binary.image = image.dump();
+  binary.resources.registers = 32;
+  binary.nvrtc_version = "0.0";
+  store.put_binary(binary);
+}
+
 }  // namespace
 
 const Op& toy_op() {
@@ -153,32 +166,25 @@ void register_toy() {
 
 void set_toy_space(std::vector<int64_t> behaviours) { toy_space() = std::move(behaviours); }
 
+void store_tool_binaries(cache::Store& store, const std::string& arch) {
+  for (const auto& [file, entry] : tuner::tool_kernels()) {
+    put_binary(store, tuner::tool_source(file, entry), arch, {}, {{"kernel", entry}});
+  }
+}
+
 void store_toy_binaries(cache::Store& store, const std::string& arch) {
-  const auto put = [&](const jit::KernelSource& source, const jit::CompileOptions& options,
-                       const Json& image, int registers) {
-    jit::Binary binary;
-    binary.key = jit::binary_key(source, arch, options);
-    binary.source_hash = hash_text(source.main.text);
-    binary.arch = arch;
-    binary.entry = source.entry;
-    binary.image = image.dump();
-    binary.resources.registers = registers;
-    binary.nvrtc_version = "0.0";
-    store.put_binary(binary);
-  };
+  store_tool_binaries(store, arch);
   const Sizes shape{{"scale", 3}};
   const Gpu& gpu = find_gpu("a100-sxm4-80gb");
   for (int64_t behaviour = 0; behaviour < kToyBehaviours; ++behaviour) {
     const KernelLaunch launch =
         toy_op().plan(shape, {{"behaviour", behaviour}, {"twin", 0}}, gpu).kernels[0];
-    put(kernel_source(toy_op(), launch), compile_options(launch),
-        {{"kernel", "toy"}, {"scale", 3}, {"behaviour", behaviour}}, 32);
+    put_binary(store, kernel_source(toy_op(), launch), arch, compile_options(launch),
+               {{"kernel", "toy"}, {"scale", 3}, {"behaviour", behaviour}});
   }
   const KernelLaunch oracle = toy_kit().oracle(shape);
-  put(kernel_source(toy_op(), oracle), compile_options(oracle),
-      {{"kernel", "toy"}, {"scale", 3}, {"behaviour", kToyDefault}}, 32);
-  for (const auto& [file, entry] : tuner::tool_kernels())
-    put(tuner::tool_source(file, entry), {}, {{"kernel", entry}}, 32);
+  put_binary(store, kernel_source(toy_op(), oracle), arch, compile_options(oracle),
+             {{"kernel", "toy"}, {"scale", 3}, {"behaviour", static_cast<int64_t>(kToyDefault)}});
 }
 
 }  // namespace kiln::testing

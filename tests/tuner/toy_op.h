@@ -36,8 +36,9 @@ void register_toy();  // once
 // Which behaviours the space holds; all that are right unless told otherwise.
 void set_toy_space(std::vector<int64_t> behaviours);
 
-// Puts into the store what NVRTC would make: binaries that HostDevice runs, for every config, the
-// oracle and the tuner's own kernels.
+// Puts into the store what NVRTC would make, as binaries that HostDevice runs: of the tuner's own
+// kernels; and of every config and the oracle too.
+void store_tool_binaries(cache::Store& store, const std::string& arch);
 void store_toy_binaries(cache::Store& store, const std::string& arch);
 
 }  // namespace kiln::testing
