@@ -46,7 +46,7 @@ __device__ __forceinline__ bool is_rope_lane(int half, int lane) {
 }
 
 __device__ __forceinline__ uint4 load_bf16x8(const u8* p, const PageLayout& layout) {
-  if (layout.allows_16_bytes) return load_stream_16(p);
+  if (layout.allows_16_bytes) return load_16(p);
   const uint2 low = load_stream_8(p);
   const uint2 high = load_stream_8(p + 8);
   return {low.x, low.y, high.x, high.y};
