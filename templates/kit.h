@@ -44,6 +44,10 @@ struct Kit {
   // contents (lengths from zero to capacity, other tables, padded rows). The first is the one that
   // is captured.
   std::vector<Case> (*replay_cases)(const Sizes& fixed) = nullptr;
+  // Calls beyond 16-bit grids and 32-bit offsets; up to 25 GB of tensors, for tests on a real GPU.
+  std::vector<Case> (*large_cases)(const Sizes& fixed) = nullptr;
+  // Fixed shapes that no model has and that are legal all the same.
+  std::vector<Sizes> (*further_shapes)() = nullptr;
 
   // Writes one innermost row of an input (or of an inout's first value): `outer` are the indices of
   // the outer dimensions. Bytes between rows (gaps of strides) and around the tensor are poisoned

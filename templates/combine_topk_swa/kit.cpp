@@ -36,10 +36,10 @@ Batch make_batch(int64_t num_tokens, int64_t num_requests, const NamedInts& knob
   }
   std::sort(batch.first_row.begin(), batch.first_row.end());
   if (num_requests > 0) batch.first_row.push_back(real_rows);
-  for (int64_t b = 0; b < num_requests; ++b) {
-    const std::string given = fmt::format("query_{}", b);
+  const bool given = knobs.contains("query_0");  // a few requests, one by one
+  for (int64_t b = 0; given && b < num_requests; ++b) {
     const size_t first = static_cast<size_t>(b);
-    if (knobs.contains(given)) batch.first_row[first + 1] = batch.first_row[first] + knobs[given];
+    batch.first_row[first + 1] = batch.first_row[first] + knobs[fmt::format("query_{}", b)];
   }
   for (int64_t b = 0; b < num_requests; ++b) {
     const int64_t query =
@@ -47,7 +47,7 @@ Batch make_batch(int64_t num_tokens, int64_t num_requests, const NamedInts& knob
     const int64_t drawn_prefix =
         counter_range(seed, kPrefix, static_cast<uint64_t>(b), knobs.get("prefix_low", 0),
                       knobs.get("prefix_high", 0));
-    const int64_t prefix = knobs.get(fmt::format("prefix_{}", b), drawn_prefix);
+    const int64_t prefix = given ? knobs[fmt::format("prefix_{}", b)] : drawn_prefix;
     const bool zero = knobs.get("zero_lengths", 0) != 0;
     const int64_t gathered =
         std::max<int64_t>(query + std::min<int64_t>(prefix, 127) - knobs.get("replay", 0),
@@ -139,6 +139,12 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
                              {"padded_rows", 5},
                              {"first_row", 7}},
                             3));
+  for (const int64_t requests :
+       {32, 33, 1100}) {  // where the search of a row's request takes another round
+    cases.push_back(
+        make_case(fmt::format("{} requests", requests), fixed_sizes, requests + 40, requests,
+                  {{"uneven", 1}, {"prefix_low", 0}, {"prefix_high", 700}, {"padded_rows", 2}}, 9));
+  }
   cases.push_back(make_case("invalid top-k values", fixed_sizes, 40, 3,
                             {{"prefix_low", 1100}, {"prefix_high", 1200}, {"invalid_topk", 3}}, 4));
   cases.push_back(make_case("bounded replay", fixed_sizes, 20, 2,
@@ -174,6 +180,24 @@ std::vector<Case> replay_cases(const Sizes& fixed_sizes) {
   }
   for (Case& c : cases) c.sizes = c.sizes.merged({{"N", compressed}, {"M", compressed + gathered}});
   return cases;
+}
+
+std::vector<Case> large_cases(const Sizes& fixed_sizes) {
+  std::vector<Case> cases;
+  for (const int64_t tokens : {65535, 65536, 65537}) {
+    cases.push_back(make_case(fmt::format("{} tokens", tokens), fixed_sizes, tokens, 3,
+                              {{"prefix_low", 100}, {"prefix_high", 3000}}));
+  }
+  Case far = make_case("rows beyond 2^31 elements", fixed_sizes, 18, 2,
+                       {{"prefix_low", 500}, {"prefix_high", 2000}});
+  far.strides = {{"topk_stride", int64_t{1} << 27}, {"idx_stride", int64_t{1} << 27}};
+  cases.push_back(far);
+  return cases;
+}
+
+std::vector<Sizes> further_shapes() {
+  return {{{"ratio", 1}, {"K", 3}},  {{"ratio", 1}, {"K", 6}},    {{"ratio", 2}, {"K", 510}},
+          {{"ratio", 4}, {"K", 64}}, {{"ratio", 2}, {"K", 2176}}, {{"ratio", 128}, {"K", 8192}}};
 }
 
 void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::span<std::byte> row) {
@@ -235,6 +259,8 @@ const Kit combine_topk_swa_kit{
     .measured_case = measured_case,
     .verify_cases = verify_cases,
     .replay_cases = replay_cases,
+    .large_cases = large_cases,
+    .further_shapes = further_shapes,
     .fill = fill,
     .expected = expected,
     .oracle = oracle,

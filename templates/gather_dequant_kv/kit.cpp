@@ -316,6 +316,10 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
                      {"out_stride0", derived_sizes["out_rows"] * out_stride1 + 64},
                      {"block_table_stride", derived_sizes["table_width"] + 3}};
   cases.push_back(strided);
+  // Beyond 1024 tiles of 32 rows: CTAs take several tiles where their number is capped.
+  cases.push_back(make_case(
+      "several tiles for a CTA", fixed_sizes, {.requests = 2, .max_rows = 1024 * 32 + 33},
+      {{"lens_0", 1024 * 32 + 33}, {"lens_1", 5}, {"page_spacing", 1}}, WithGather::no, 11));
   constexpr int64_t kLargestVerified = 16384;
   cases.push_back(
       make_case("near the measured size", fixed_sizes,
@@ -340,6 +344,26 @@ std::vector<Case> replay_cases(const Sizes& fixed_sizes) {
       with_lengths("some empty", 0, 3, 90, 4),
       with_lengths("beyond capacity", 100, 400, 300, 5),
   };
+}
+
+std::vector<Case> large_cases(const Sizes& fixed_sizes) {
+  std::vector<Case> cases;
+  for (const int64_t requests : {65535, 65536, 65537}) {
+    cases.push_back(make_case(fmt::format("{} requests", requests), fixed_sizes,
+                              {.requests = requests, .max_rows = 1, .page_size = 1},
+                              {{"page_spacing", 1}}, WithGather::no, 1));
+  }
+  // Slots beyond 2^22, bytes of the cache beyond 2^31.
+  cases.push_back(make_case("slots beyond 2^22", fixed_sizes, {.requests = 1, .max_rows = 1280},
+                            {{"page_spacing", 4001}}, WithGather::no, 2));
+  Case far = make_case(
+      "pages and rows beyond 2^31", fixed_sizes, {.requests = 3, .max_rows = 20, .page_size = 16},
+      {{"lens_low", 0}, {"lens_high", 20}, {"page_spacing", 1}}, WithGather::no, 3);
+  far.strides = {{"cache_stride", int64_t{1} << 30},
+                 {"out_stride1", 512},
+                 {"out_stride0", (int64_t{1} << 31) + 8}};
+  cases.push_back(far);
+  return cases;
 }
 
 void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::span<std::byte> row) {
@@ -390,6 +414,7 @@ const Kit gather_dequant_kv_kit{
     .measured_case = measured_case,
     .verify_cases = verify_cases,
     .replay_cases = replay_cases,
+    .large_cases = large_cases,
     .fill = fill,
     .expected = expected,
     .oracle = oracle,
