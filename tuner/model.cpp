@@ -23,7 +23,7 @@ constexpr double kDramEfficiency = 0.92;  // what a copy reaches of the datashee
 constexpr double kIssuePerClkSm = 4;      // one warp instruction per sub-partition
 constexpr double kClksPerDependentIssue = 5;
 constexpr double kIntegerLanesPerClkSm = 64;
-constexpr double kCtaStartNs = 20;  // per CTA and SM slot: what many tiny CTAs cost
+constexpr double kCtaStartNs = 10;  // of each CTA on an SM: what many tiny ones cost
 
 double extent(const templates::Extent& e, const Sizes& sizes) {
   return static_cast<double>(std::max<int64_t>(e.value(sizes), 0));
@@ -89,7 +89,7 @@ double launch_ns(const KernelLaunch& launch, const jit::Resources& resources, co
   // of the last wave shows once.
   const double full_waves = std::floor(ctas / slots);
   const double rest = ctas - full_waves * slots;
-  double time = kLaunchNs + std::ceil(ctas / slots) * kCtaStartNs * resident;
+  double time = kLaunchNs + std::ceil(ctas / sms) * kCtaStartNs;
   if (full_waves > 0) time += full_waves * wave_ns(slots);
   if (rest > 0) time += wave_ns(rest);
   return time;
