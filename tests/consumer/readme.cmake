@@ -36,7 +36,7 @@ block(cmake project)
 file(REMOVE_RECURSE ${WORK})
 file(WRITE ${WORK}/source/example.c "${program}")
 file(WRITE ${WORK}/source/CMakeLists.txt "${project}")
-configure_and_build(${WORK}/source ${WORK}/build -DCMAKE_PREFIX_PATH=${PREFIX} "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror")
+configure_and_build(${WORK}/source ${WORK}/build ARGUMENTS -DCMAKE_PREFIX_PATH=${PREFIX} "-DCMAKE_C_FLAGS=-Wall -Werror")
 
 if(MACHINE STREQUAL driverless)
   run(NAME "example" COMMAND ${WORK}/build/example STATUS ${no_driver} ENVIRONMENT ${driverless})

@@ -29,12 +29,16 @@ function(expect_file path)
   endif()
 endfunction()
 
-# configure_and_build(source build [arguments ...]): a consumer's project, by the compilers that built Kiln.
+# configure_and_build(source build [TARGET name] [ARGUMENTS ...]): a consumer's project, by the compilers that built Kiln.
 function(configure_and_build source build)
+  cmake_parse_arguments(ARG "" "TARGET" "ARGUMENTS" ${ARGN})
+  if(NOT ARG_TARGET)
+    set(ARG_TARGET all)
+  endif()
   file(REMOVE_RECURSE ${build})
   run(NAME "configure" COMMAND ${CMAKE_COMMAND} -S ${source} -B ${build} -G ${GENERATOR} -DCMAKE_C_COMPILER=${C_COMPILER}
-    -DCMAKE_CXX_COMPILER=${CXX_COMPILER} -DCMAKE_BUILD_TYPE=Release ${ARGN})
-  run(NAME "build" COMMAND ${CMAKE_COMMAND} --build ${build})
+    -DCMAKE_CXX_COMPILER=${CXX_COMPILER} -DCMAKE_BUILD_TYPE=Release ${ARG_ARGUMENTS})
+  run(NAME "build" COMMAND ${CMAKE_COMMAND} --build ${build} --target ${ARG_TARGET})
 endfunction()
 
 # A place without a driver, a store or anything of this user's.
