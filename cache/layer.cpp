@@ -1,11 +1,13 @@
 #include "cache/layer.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "cache/schema.h"
@@ -65,7 +67,7 @@ void refuse_unusable(const std::string& path, const FileHead& head) {
 struct LayerRegistry {
   struct Entry {
     std::weak_ptr<Layer> layer;
-    const Layer* address;
+    Layer* address;
     std::string path;
   };
 
@@ -73,18 +75,55 @@ struct LayerRegistry {
   std::condition_variable closed;
   pid_t process = ::getpid();
   std::vector<Entry> entries;
+  // Files that a parent process had open at a fork. SQLite's lists of this process still hold them,
+  // with locks that only the parent has: a connection made through these lists would take none.
+  std::vector<FileId> inherited;
 
   static LayerRegistry& instance() {
-    static auto* registry = new LayerRegistry;  // outlives every static that may hold a store
+    static auto* registry = [] {
+      auto* made = new LayerRegistry;  // outlives every static that may hold a store
+      ::pthread_atfork([] { instance().before_fork(); }, [] { instance().after_fork_in_parent(); },
+                       [] { instance().after_fork_in_child(); });
+      return made;
+    }();
     return *registry;
+  }
+
+  // A fork waits for whoever works on a layer: SQLite's own locks, held at the fork by a thread
+  // that the child does not have, would never be given back there. A layer that is listed is
+  // alive, because it is deleted under the mutex.
+  void before_fork() {
+    mutex.lock();
+    for (const Entry& entry : entries) entry.address->mutex_.lock();
+  }
+
+  void after_fork_in_parent() {
+    for (const Entry& entry : entries) entry.address->mutex_.unlock();
+    mutex.unlock();
+  }
+
+  void after_fork_in_child() {
+    for (const Entry& entry : entries) entry.address->mutex_.unlock();
+    new (&closed) std::condition_variable;  // those who waited are not in this process
+    forget_after_fork();
+    mutex.unlock();
   }
 
   // After a fork the parent's connections are of no use, and closing them here could damage the
   // parent's file.
   void forget_after_fork() {
     if (process == ::getpid()) return;
+    for (const Entry& entry : entries) {
+      if (entry.address->opened_.database) inherited.push_back(entry.address->opened_.id);
+    }
     entries.clear();
     process = ::getpid();
+  }
+
+  Layer::Origin origin_of(const std::optional<FileId>& id) const {
+    const bool is_inherited =
+        id && std::find(inherited.begin(), inherited.end(), *id) != inherited.end();
+    return is_inherited ? Layer::Origin::inherited : Layer::Origin::own;
   }
 
   void close(Layer* layer) {
@@ -111,31 +150,51 @@ struct LayerRegistry {
         }
         looked_at.push_back(layer);
         if (!layer->names(path, id)) continue;
-        if (access == Layer::Access::read_write) layer->upgrade(warnings);
+        if (layer->origin_ == Layer::Origin::inherited) {
+          layer->warn_inherited(access, warnings);
+        } else if (access == Layer::Access::read_write) {
+          layer->upgrade(warnings);
+        }
         return layer;
       }
       if (!closing) break;
       closed.wait(lock);  // some layer is about to close its file
     }
-    std::unique_ptr<Layer> layer(new Layer(path));
-    layer->opened_ = access == Layer::Access::read_write ? Layer::open_for_writing(path, warnings)
-                                                         : Layer::open_for_reading(path);
+    std::unique_ptr<Layer> layer(new Layer(path, origin_of(file_id(path))));
+    if (layer->origin_ == Layer::Origin::inherited) {
+      layer->opened_ = Layer::open_inherited(path);
+      layer->warn_inherited(access, warnings);
+    } else if (access == Layer::Access::read_write) {
+      layer->opened_ = Layer::open_for_writing(path, warnings);
+    } else {
+      layer->opened_ = Layer::open_for_reading(path);
+    }
+    return enter(std::move(layer));
+  }
+
+  std::shared_ptr<Layer> open_in_memory() {
+    const std::lock_guard lock(mutex);
+    forget_after_fork();
+    std::unique_ptr<Layer> layer(new Layer(":memory:", Layer::Origin::own));
+    layer->opened_.database = std::make_unique<Database>(
+        ":memory:", SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | kOpenFlags);
+    Transaction transaction(*layer->opened_.database);
+    create_schema(*layer->opened_.database);
+    transaction.commit();
+    return enter(std::move(layer));
+  }
+
+  // Expects the mutex.
+  std::shared_ptr<Layer> enter(std::unique_ptr<Layer> layer) {
     Layer* address = layer.get();
+    entries.push_back({{}, address, address->path()});
     std::shared_ptr<Layer> shared(layer.release(), [](Layer* l) { instance().close(l); });
-    entries.push_back({shared, address, path});
+    entries.back().layer = shared;
     return shared;
   }
 };
 
-std::shared_ptr<Layer> Layer::in_memory() {
-  std::shared_ptr<Layer> layer(new Layer(":memory:"));
-  layer->opened_.database = std::make_unique<Database>(
-      ":memory:", SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | kOpenFlags);
-  Transaction transaction(*layer->opened_.database);
-  create_schema(*layer->opened_.database);
-  transaction.commit();
-  return layer;
-}
+std::shared_ptr<Layer> Layer::in_memory() { return LayerRegistry::instance().open_in_memory(); }
 
 std::shared_ptr<Layer> Layer::open(const std::string& path, Access access,
                                    std::vector<std::string>& warnings) {
@@ -193,7 +252,7 @@ void Layer::read(const Work& work) {
   if (opened_.immutable && file_stamp(path_) != opened_.stamp) {
     // Someone writes to it after all; pages read before and after would not fit together.
     opened_ = {};
-    opened_ = open_for_reading(path_);
+    opened_ = origin_ == Origin::inherited ? open_inherited(path_) : open_for_reading(path_);
   }
   if (opened_.database) work(*opened_.database);
 }
@@ -276,6 +335,28 @@ Layer::Opened Layer::open_for_reading(const std::string& path) {
   return opened;
 }
 
+// Reads what the file itself holds, without SQLite's lists of open files (unix-none) and without
+// the log beside it.
+Layer::Opened Layer::open_inherited(const std::string& path) {
+  Opened opened{.stamp = file_stamp(path), .read_only = true, .immutable = true};
+  opened.id = opened.stamp.id;
+  opened.database = std::make_unique<Database>(file_uri(path, "mode=ro&immutable=1&vfs=unix-none"),
+                                               SQLITE_OPEN_READONLY | kOpenFlags);
+  if (classify(*opened.database) != FileKind::current) opened.database.reset();
+  return opened;
+}
+
+void Layer::warn_inherited(Access access, std::vector<std::string>& warnings) {
+  // Nothing is missed by a reader of a file that nobody writes, for example a pack.
+  const bool has_log =
+      side_file_bytes(path_, "-wal") >= 0 || side_file_bytes(path_, "-journal") >= 0;
+  if (access == Access::read_only && !has_log) return;
+  warnings.push_back(fmt::format(
+      "this process was forked while its parent had the store {} open, so it only reads what was "
+      "in the file itself; close stores before a fork, or run another program instead",
+      path_));
+}
+
 Layer::Opened Layer::open_for_writing(const std::string& path, std::vector<std::string>& warnings) {
   const FileHead head = read_file_head(path);
   refuse_unusable(path, head);
@@ -288,7 +369,10 @@ Layer::Opened Layer::open_for_writing(const std::string& path, std::vector<std::
     return {};
   }
   if (!is_writable(path)) {
-    warnings.push_back(fmt::format("the store {} cannot be written", path));
+    warnings.push_back(
+        fmt::format("the store {} cannot be written; make it and its folder writable or set "
+                    "KILN_DB to another file",
+                    path));
     return open_for_reading(path);
   }
   if (head.kind == FileHead::Kind::empty) return {};

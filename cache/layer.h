@@ -4,6 +4,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <functional>
 #include <memory>
@@ -60,9 +61,12 @@ class Layer {
     bool wal = false;
   };
 
-  explicit Layer(std::string path) : path_(std::move(path)) {}
+  // inherited: a parent process had the file open at a fork, so this process never writes it.
+  enum class Origin { own, inherited };
+  Layer(std::string path, Origin origin) : path_(std::move(path)), origin_(origin) {}
 
   static Opened open_for_reading(const std::string& path);
+  static Opened open_inherited(const std::string& path);
   static Opened open_for_writing(const std::string& path, std::vector<std::string>& warnings);
   static Opened open_or_create(const std::string& path, std::vector<std::string>& warnings);
   static Opened open_current(const std::string& path, std::unique_ptr<SideLock>& lock);
@@ -71,9 +75,11 @@ class Layer {
 
   bool names(const std::string& path, const std::optional<FileId>& id);
   void upgrade(std::vector<std::string>& warnings);
+  void warn_inherited(Access access, std::vector<std::string>& warnings);
   void check_process() const;
 
   const std::string path_;
+  const Origin origin_;
   const pid_t process_ = ::getpid();
   std::mutex mutex_;  // guards what follows
   Opened opened_;

@@ -232,9 +232,7 @@ void LayeredStore::open_top(const std::string& path) {
     layers_.push_back(layer);
     if (layer->is_read_only()) {
       use_memory(happened.empty() ? fmt::format("the store {} cannot be written", path)
-                                  : happened.front() +
-                                        "; make it and its folder writable or set KILN_DB to "
-                                        "another file");
+                                  : happened.front());
       return;
     }
     top_ = std::move(layer);
@@ -269,6 +267,7 @@ void LayeredStore::add_read_layer(const std::string& path, std::string_view cons
   std::vector<std::string> happened;
   try {
     layers_.push_back(Layer::open(path, Layer::Access::read_only, happened));
+    for (const std::string& sentence : happened) warn(sentence, sentence);
   } catch (const Unusable& error) {
     warn("read:" + path, fmt::format("{}; {}", error.what(), consequence));
   } catch (const SqliteError& error) {
@@ -678,12 +677,12 @@ void LayeredStore::make_pack(const std::string& path) {
   const std::string draft = fmt::format("{}.draft-{}", path, ::getpid());
   ::unlink(draft.c_str());
   try {
-    source->read([&](Database& database) { database.prepare("VACUUM INTO ?").bind(draft).run(); });
-    {
+    source->read([&](Database& database) {
+      database.prepare("VACUUM INTO ?").bind(draft).run();
       // Leases and the packs below are matters of the place where the store was.
       Database pack(draft, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX);
       pack.execute("PRAGMA journal_mode = DELETE; DELETE FROM leases; DELETE FROM packs");
-    }
+    });
     if (::chmod(draft.c_str(), 0644) != 0 || ::link(draft.c_str(), path.c_str()) != 0) {
       fail(Status::store_error, "the pack {} cannot be made: {}", path, std::strerror(errno));
     }

@@ -162,8 +162,10 @@ struct StoreOptions {
   enum class Mode { read_write, read_only } mode = Mode::read_write;
 };
 
-// Thread-safe. Close (destroy) before fork. Opening one path several times in a process is fine:
-// the stores share a connection, and nothing else in the process may open the file meanwhile.
+// Thread-safe. Close (destroy) before fork: a child that opens a file which its parent had open
+// then reads what is in the file itself, keeps its own results in memory, and says so. Opening one
+// path several times in a process is fine: the stores share a connection, and nothing else in the
+// process may open the file meanwhile.
 class Store {
  public:
   static std::unique_ptr<Store> open(const StoreOptions& options);

@@ -15,7 +15,8 @@ KernelCache::Claim KernelCache::claim(const KernelKey& key) {
 void KernelCache::hand_in(const KernelKey& key, ReadyKernel kernel) {
   {
     const std::lock_guard lock(mutex_);
-    Slot& slot = slots_.at(key);
+    Slot& slot = slots_[key];
+    if (slot.state == Slot::State::ready) return;
     slot.kernel = std::move(kernel);
     slot.state = Slot::State::ready;
   }

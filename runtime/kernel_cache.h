@@ -41,6 +41,7 @@ class KernelCache {
 
   // mine: the caller must end it with hand_in() or abandon().
   Claim claim(const KernelKey& key);
+  // Also legal without a claim, for one who has waited long enough: the first kernel stays.
   void hand_in(const KernelKey& key, ReadyKernel kernel);
   void abandon(const KernelKey& key) noexcept;
 
@@ -82,8 +83,7 @@ class Claims {
     held_.erase(key);
   }
   void abandon(const KernelKey& key) {
-    cache_.abandon(key);
-    held_.erase(key);
+    if (held_.erase(key) != 0) cache_.abandon(key);
   }
 
  private:

@@ -89,11 +89,17 @@ class Session::PrepareScope {
            "more",
            what);
     }
-    ++session_.preparing_;
+    // What the outer prepare has begun would be waited for, and only this thread can finish it.
+    if (!session_.preparing_.insert(std::this_thread::get_id()).second) {
+      fail(Status::bad_state,
+           "{}: this thread is inside a prepare of the same session (a progress or log callback); "
+           "call it when that prepare has returned",
+           what);
+    }
   }
   ~PrepareScope() {
     const std::lock_guard lock(session_.mutex_);
-    --session_.preparing_;
+    session_.preparing_.erase(std::this_thread::get_id());
   }
   PrepareScope(const PrepareScope&) = delete;
   PrepareScope& operator=(const PrepareScope&) = delete;
@@ -449,7 +455,7 @@ void Session::require_idle(std::string_view what) const {
 }
 
 void Session::require_none_preparing(std::string_view what) const {
-  if (preparing_ > 0) {
+  if (!preparing_.empty()) {
     fail(Status::bad_state,
          "{}: kernels of this session are being prepared; call it when that has returned", what);
   }

@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -80,7 +81,7 @@ class Session {
 
   mutable std::mutex mutex_;
   State state_ = State::open;
-  int preparing_ = 0;
+  std::set<std::thread::id> preparing_;  // threads inside a prepare
   std::map<std::pair<int, templates::Sizes>, std::unique_ptr<ServedShape>> shapes_;
   std::vector<kiln_plan*> plans_;
   std::set<std::string> reasons_logged_;

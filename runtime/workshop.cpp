@@ -44,8 +44,8 @@ void Workshop::log_store_warnings() {
   for (size_t i = first; i < warnings.size(); ++i) log_.line(KILN_LOG_WARNING, "{}", warnings[i]);
 }
 
-KernelRun::KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs)
-    : workshop_(workshop), needs_(needs), claims_(workshop.kernels_) {
+KernelRun::KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs, milliseconds patience)
+    : workshop_(workshop), needs_(needs), claims_(workshop.kernels_), patience_(patience) {
   summary_.total = static_cast<int>(needs_.size());
   for (size_t i = 0; i < needs_.size(); ++i) {
     switch (claims_.claim(needs_[i].key)) {
@@ -201,8 +201,16 @@ ReadyKernel KernelRun::load(const KernelNeed& need, const jit::Binary& binary, O
 
 void KernelRun::wait_for_other(size_t index, const Progress& progress) {
   KernelNeed& need = needs_[index];
+  const auto deadline = std::chrono::steady_clock::now() + patience_;
   for (;;) {
-    while (!workshop_.kernels_.wait_while_busy(need.key, kProgressInterval)) tell(progress, need);
+    while (!workshop_.kernels_.wait_while_busy(need.key, std::min(kProgressInterval, patience_))) {
+      tell(progress, need);
+      if (std::chrono::steady_clock::now() < deadline) continue;
+      patience_ = milliseconds(0);  // that thread is stuck: its other kernels are not waited for
+      look_up(index);
+      make(index, progress);
+      return;
+    }
     switch (claims_.claim(need.key)) {
       case KernelCache::Claim::ready:
         need.ready = workshop_.kernels_.find(need.key);

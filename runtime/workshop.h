@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -79,7 +80,12 @@ class Workshop {
 // keys only.
 class KernelRun {
  public:
-  KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs);
+  // How long another thread may take for a kernel before this one makes it too: that thread may
+  // be waiting in a callback for this one.
+  static constexpr std::chrono::milliseconds kPatience{60'000};
+
+  KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs,
+            std::chrono::milliseconds patience = kPatience);
 
   struct Summary {
     int total = 0;
@@ -110,6 +116,7 @@ class KernelRun {
   Claims claims_;
   Summary summary_;
   int done_ = 0;
+  std::chrono::milliseconds patience_;
   std::vector<size_t> mine_;
   std::vector<size_t> others_;
   std::map<size_t, jit::Binary> found_;

@@ -48,7 +48,8 @@ typedef enum kiln_status {
   KILN_NOT_PREPARED = 4,     /* the call would have to compile or load, and may not (sealed, or under capture) */
   KILN_BAD_STATE = 5,        /* out of order: for example kiln_prepare after kiln_seal */
   KILN_CLOSED = 6,           /* the session or plan has been closed */
-  KILN_FORKED = 7,           /* the session was opened before a fork; open a new one in the child, before any CUDA call of the parent */
+  KILN_FORKED = 7,           /* the session was opened before a fork. CUDA works in a forked child only if the parent never initialised it, so start
+                                workers by spawn or exec, or fork before the first kiln_open */
   KILN_NO_DRIVER = 8,        /* libcuda.so.1 is missing or does not start; the text lists where it was searched */
   KILN_NO_COMPILER = 9,      /* NVRTC is missing or unusable, and the store does not hold the kernel */
   KILN_COMPILE_ERROR = 10,   /* NVRTC refused a source; the text has its log */
@@ -95,14 +96,15 @@ typedef struct kiln_options {
  * KILN_NO_DRIVER, KILN_NOT_FOUND (no such device), KILN_UNSUPPORTED (compute capability below 8.0), KILN_INVALID_ARGUMENT. */
 KILN_API kiln_status kiln_open(const kiln_options *options, kiln_session **session);
 
-/* Frees the session and its plans; later calls on them return KILN_CLOSED. Loaded kernels are released with the context's last user, so a
- * captured graph must not be replayed after this. NULL is legal. */
+/* Frees the session and its plans; later calls on them return KILN_CLOSED. Its kernels are unloaded at once, also while others use the
+ * device's context: finish the work that was launched, and replay no captured graph that holds it, after this. NULL is legal. */
 KILN_API kiln_status kiln_close(kiln_session *session);
 
 /* ---- prepare and seal ------------------------------------------------------------------------------------------------------ */
 
 /* done of total kernels are ready; what names the current one. Return non-zero to stop: kiln_prepare then returns KILN_INTERRUPTED, and what
- * is ready stays ready. Called on the thread inside kiln_prepare. */
+ * is ready stays ready. Called on the thread inside kiln_prepare; from there another kiln_prepare, or the first call of an unprepared plan,
+ * of the same session returns KILN_BAD_STATE. */
 typedef int (*kiln_progress_fn)(void *user, int done, int total, const char *what);
 
 /* Makes every kernel ready that the workload can reach: the tuned config of every bucket of its sizes, and the default config, which
@@ -112,7 +114,7 @@ typedef int (*kiln_progress_fn)(void *user, int done, int total, const char *wha
  *    "ops": [{"op": "combine_topk_swa",                      optional; all ops when left out
  *             "shape": {"ratio": 2, "top_k": 512},           optional; the model's shapes when left out
  *             "sizes": {"num_tokens": [1, 8192]}}]}          optional range [least, most] of a dynamic size; all buckets when left out
- * May be called again to add to what is prepared. Not legal after kiln_seal (KILN_BAD_STATE).
+ * May be called again to add to what is prepared. Not legal after kiln_seal or inside a callback of a prepare (KILN_BAD_STATE).
  * KILN_INVALID_ARGUMENT, KILN_NOT_FOUND, KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_INTERRUPTED. */
 KILN_API kiln_status kiln_prepare(kiln_session *session, const char *workload, kiln_progress_fn progress, void *user);
 

@@ -24,10 +24,24 @@ CUstream as_stream(Stream stream) { return static_cast<CUstream>(stream); }
 // ---- what a device is, without a context
 // ---------------------------------------------------------
 
+// A GPU that is half described would be taken for one of another class, so nothing is made up here.
+void require_described(const Driver& driver, CUresult result, std::string_view what) {
+  if (result == CUDA_SUCCESS) return;
+  fail(Status::driver_error, "The CUDA driver could not say {}: {}.", what,
+       driver.error_text(result));
+}
+
 int attribute(const Driver& driver, CUdevice device, CUdevice_attribute which) {
   int value = 0;
-  if (driver.device_get_attribute(&value, which, device) != CUDA_SUCCESS) return 0;
+  require_described(driver, driver.device_get_attribute(&value, which, device),
+                    fmt::format("attribute {} of device {}", static_cast<int>(which), device));
   return value;
+}
+
+// For what is not part of the class and not reported everywhere; 0 when it is not.
+int optional_attribute(const Driver& driver, CUdevice device, CUdevice_attribute which) {
+  int value = 0;
+  return driver.device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
 }
 
 // "NVIDIA GeForce RTX 3090" -> "rtx-3090": how the table's slugs are made.
@@ -79,15 +93,16 @@ Gpu reported_gpu(const Driver& driver, CUdevice device, const std::string& name)
   gpu.max_warps_per_sm = get(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR) / kWarpSize;
   gpu.max_ctas_per_sm = get(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR);
   gpu.l2_bytes = get(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
-  gpu.boost_mhz = get(CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000;
+  gpu.boost_mhz = optional_attribute(driver, device, CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000;
   // Two transfers per clock on a bus counted in bits; the clock comes in kHz.
-  const double memory_khz = get(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
+  const double memory_khz =
+      optional_attribute(driver, device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
   const double bus_bits = get(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
   gpu.dram_gb_per_s = memory_khz * 2 * bus_bits / 8 / 1e6;
   size_t dram_bytes = 0;
-  if (driver.device_total_mem(&dram_bytes, device) == CUDA_SUCCESS) {
-    gpu.dram_bytes = static_cast<int64_t>(dram_bytes);
-  }
+  require_described(driver, driver.device_total_mem(&dram_bytes, device),
+                    fmt::format("the memory size of device {}", device));
+  gpu.dram_bytes = static_cast<int64_t>(dram_bytes);
   // Some drivers report no memory clock; then the name tells the bandwidth, and the limits still
   // have to agree.
   if (gpu.dram_gb_per_s == 0) {
@@ -110,7 +125,9 @@ DeviceInfo describe(const Driver& driver, int ordinal, CUdevice device) {
   DeviceInfo info;
   info.id = fmt::format("cuda:{}", ordinal);
   std::array<char, 256> name{};
-  driver.device_get_name(name.data(), static_cast<int>(name.size()) - 1, device);
+  require_described(driver,
+                    driver.device_get_name(name.data(), static_cast<int>(name.size()) - 1, device),
+                    fmt::format("the name of {}", info.id));
   info.name = name.data();
   info.driver = driver_text(driver);
 
@@ -131,7 +148,8 @@ DeviceInfo describe(const Driver& driver, int ordinal, CUdevice device) {
 
 struct Found {
   CUdevice device = 0;
-  DeviceInfo info;
+  DeviceInfo info;      // its id only when there is a problem
+  std::string problem;  // "" or why the driver could not describe it
 };
 
 std::vector<Found> find_devices(const Driver& driver) {
@@ -142,9 +160,16 @@ std::vector<Found> find_devices(const Driver& driver) {
   }
   std::vector<Found> found;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
-    CUdevice device = 0;
-    if (driver.device_get(&device, ordinal) != CUDA_SUCCESS) continue;
-    found.push_back({device, describe(driver, ordinal, device)});
+    Found one;
+    one.info.id = fmt::format("cuda:{}", ordinal);
+    try {  // a card that fails must not hide the others
+      require_described(driver, driver.device_get(&one.device, ordinal),
+                        fmt::format("which device {} is", one.info.id));
+      one.info = describe(driver, ordinal, one.device);
+    } catch (const Error& error) {
+      one.problem = error.what();
+    }
+    found.push_back(std::move(one));
   }
   return found;
 }
@@ -152,13 +177,19 @@ std::vector<Found> find_devices(const Driver& driver) {
 std::string name_all(const std::vector<Found>& found) {
   std::string text;
   for (const Found& one : found) {
+    if (!one.problem.empty()) {
+      text += fmt::format("{}{} (not readable)", text.empty() ? "" : ", ", one.info.id);
+      continue;
+    }
     text += fmt::format("{}{} ({}, compute capability {}.{})", text.empty() ? "" : ", ",
                         one.info.id, one.info.name, one.info.gpu.cc_major, one.info.gpu.cc_minor);
   }
   return text.empty() ? "none" : text;
 }
 
-bool serves(const Found& found) { return found.info.gpu.cc() >= kFirstComputeCapability; }
+bool serves(const Found& found) {
+  return found.problem.empty() && found.info.gpu.cc() >= kFirstComputeCapability;
+}
 
 // ---- handles
 // -------------------------------------------------------------------------------------
@@ -170,32 +201,43 @@ class Scope {
   // or is harmless.
   enum class Capture { kept, relaxed };
 
-  Scope(const Driver& driver, CUcontext context, Capture capture) noexcept
-      : driver_(driver), capture_(capture) {
+  Scope(const Driver& driver, CUcontext context, Capture capture) noexcept : driver_(driver) {
     CUcontext current = nullptr;
     result_ = driver_.ctx_get_current(&current);
     if (result_ == CUDA_SUCCESS && current != context) {
       result_ = driver_.ctx_push_current(context);
       pushed_ = result_ == CUDA_SUCCESS;
     }
-    if (capture_ == Capture::relaxed) driver_.thread_exchange_capture_mode(&mode_);
+    if (result_ == CUDA_SUCCESS && capture == Capture::relaxed) {
+      result_ = driver_.thread_exchange_capture_mode(&mode_);
+      exchanged_ = result_ == CUDA_SUCCESS;
+    }
   }
   ~Scope() {
-    if (capture_ == Capture::relaxed) driver_.thread_exchange_capture_mode(&mode_);
+    if (exchanged_ && !restore_mode()) restore_mode();
     CUcontext ours = nullptr;
     if (pushed_) driver_.ctx_pop_current(&ours);
   }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
+  // When not CUDA_SUCCESS the work must not be done: the context is not current, or captures would
+  // break.
   CUresult result() const { return result_; }
 
  private:
+  // The exchange may also report an earlier launch's error, so a second attempt is worth it; a copy
+  // is passed, because the driver writes to it.
+  bool restore_mode() const noexcept {
+    CUstreamCaptureMode mode = mode_;
+    return driver_.thread_exchange_capture_mode(&mode) == CUDA_SUCCESS;
+  }
+
   const Driver& driver_;
-  Capture capture_;
   CUresult result_ = CUDA_SUCCESS;
   bool pushed_ = false;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  bool exchanged_ = false;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the caller's, once exchanged
 };
 
 // A loaded cubin or PTX: a CUlibrary where the driver has them, else a CUmodule. Unloaded in the
@@ -324,7 +366,9 @@ class CudaDevice : public Device {
 
 std::string pci_bus_id(const Driver& driver, CUdevice device) {
   std::array<char, 32> id{};
-  driver.device_get_pci_bus_id(id.data(), static_cast<int>(id.size()) - 1, device);
+  require_described(
+      driver, driver.device_get_pci_bus_id(id.data(), static_cast<int>(id.size()) - 1, device),
+      fmt::format("the PCI address of device {}", device));
   return id.data();
 }
 
@@ -421,7 +465,7 @@ LoadedKernel CudaDevice::load(const jit::Binary& binary, int threads, int64_t dy
   }
 
   const Scope scope(driver_, context_, Capture::relaxed);
-  require(scope.result(), "make its context current");
+  require(scope.result(), "enter its context");
   Image image = load_image(binary);
 
   CUfunction function = nullptr;
@@ -497,7 +541,7 @@ DevicePtr CudaDevice::allocate(int64_t bytes) {
     fail(Status::invalid_argument, "An allocation of {} bytes is not possible.", bytes);
   if (bytes == 0) return 0;
   const Scope scope(driver_, context_, Capture::relaxed);
-  require(scope.result(), "make its context current");
+  require(scope.result(), "enter its context");
   CUdeviceptr pointer = 0;
   require(driver_.mem_alloc(&pointer, static_cast<size_t>(bytes)),
           fmt::format("allocate {} bytes", bytes));
@@ -512,7 +556,7 @@ void CudaDevice::free(DevicePtr pointer) noexcept {
 
 int64_t CudaDevice::free_bytes() {
   const Scope scope(driver_, context_, Capture::relaxed);
-  require(scope.result(), "make its context current");
+  require(scope.result(), "enter its context");
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   require(driver_.mem_get_info(&free_bytes, &total_bytes), "read the free memory");
@@ -522,7 +566,7 @@ int64_t CudaDevice::free_bytes() {
 void CudaDevice::copy_to_device(DevicePtr to, const void* from, int64_t bytes) {
   if (bytes == 0) return;
   const Scope scope(driver_, context_, Capture::relaxed);
-  require(scope.result(), "make its context current");
+  require(scope.result(), "enter its context");
   require(driver_.memcpy_h_to_d_async(to, from, static_cast<size_t>(bytes), copy_stream_),
           "copy to the device");
   require(driver_.stream_synchronize(copy_stream_), "finish a copy to the device");
@@ -531,7 +575,7 @@ void CudaDevice::copy_to_device(DevicePtr to, const void* from, int64_t bytes) {
 void CudaDevice::copy_to_host(void* to, DevicePtr from, int64_t bytes) {
   if (bytes == 0) return;
   const Scope scope(driver_, context_, Capture::relaxed);
-  require(scope.result(), "make its context current");
+  require(scope.result(), "enter its context");
   require(driver_.memcpy_d_to_h_async(to, from, static_cast<size_t>(bytes), copy_stream_),
           "copy to the host");
   require(driver_.stream_synchronize(copy_stream_), "finish a copy to the host");
@@ -540,7 +584,7 @@ void CudaDevice::copy_to_host(void* to, DevicePtr from, int64_t bytes) {
 void CudaDevice::copy_on_device(DevicePtr to, DevicePtr from, int64_t bytes, Stream stream) {
   if (bytes == 0) return;
   const Scope scope(driver_, context_, Capture::kept);
-  require(scope.result(), "make its context current");
+  require(scope.result(), "enter its context");
   require(driver_.memcpy_d_to_d_async(to, from, static_cast<size_t>(bytes), as_stream(stream)),
           "copy on the device");
 }
@@ -548,14 +592,14 @@ void CudaDevice::copy_on_device(DevicePtr to, DevicePtr from, int64_t bytes, Str
 void CudaDevice::fill(DevicePtr to, uint8_t value, int64_t bytes, Stream stream) {
   if (bytes == 0) return;
   const Scope scope(driver_, context_, Capture::kept);
-  require(scope.result(), "make its context current");
+  require(scope.result(), "enter its context");
   require(driver_.memset_d8_async(to, value, static_cast<size_t>(bytes), as_stream(stream)),
           "fill memory");
 }
 
 Stream CudaDevice::create_stream() {
   const Scope scope(driver_, context_, Capture::relaxed);
-  require(scope.result(), "make its context current");
+  require(scope.result(), "enter its context");
   CUstream stream = nullptr;
   require(driver_.stream_create(&stream, CU_STREAM_NON_BLOCKING), "create a stream");
   return stream;
@@ -569,13 +613,13 @@ void CudaDevice::destroy_stream(Stream stream) noexcept {
 
 void CudaDevice::synchronize(Stream stream) {
   const Scope scope(driver_, context_, Capture::relaxed);
-  require(scope.result(), "make its context current");
+  require(scope.result(), "enter its context");
   require(driver_.stream_synchronize(as_stream(stream)), "finish the work of a stream");
 }
 
 void CudaDevice::begin_capture(Stream stream) {
   const Scope scope(driver_, context_, Capture::kept);
-  require(scope.result(), "make its context current");
+  require(scope.result(), "enter its context");
   require(driver_.stream_begin_capture(as_stream(stream), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
           "begin a capture");
 }
@@ -584,12 +628,13 @@ std::unique_ptr<Graph> CudaDevice::end_capture(Stream stream) {
   CUgraph graph = nullptr;
   {
     const Scope scope(driver_, context_, Capture::kept);
-    require(scope.result(), "make its context current");
+    require(scope.result(), "enter its context");
     require(driver_.stream_end_capture(as_stream(stream), &graph), "end a capture");
   }
   const Scope scope(driver_, context_, Capture::relaxed);
   CUgraphExec exec = nullptr;
-  const CUresult result = driver_.graph_instantiate(&exec, graph, 0);
+  CUresult result = scope.result();
+  if (result == CUDA_SUCCESS) result = driver_.graph_instantiate(&exec, graph, 0);
   driver_.graph_destroy(graph);
   require(result, "instantiate a graph");
   return std::make_unique<CudaGraph>(driver_, context_, exec);
@@ -597,7 +642,7 @@ std::unique_ptr<Graph> CudaDevice::end_capture(Stream stream) {
 
 void CudaDevice::launch_graph(Graph& graph, Stream stream) {
   const Scope scope(driver_, context_, Capture::kept);
-  require(scope.result(), "make its context current");
+  require(scope.result(), "enter its context");
   require(driver_.graph_launch(static_cast<CudaGraph&>(graph).exec(), as_stream(stream)),
           "launch a graph");
 }
@@ -610,7 +655,7 @@ CUevent CudaDevice::create_event() const {
 
 double CudaDevice::time_graph_ns(Graph& graph, Stream stream) {
   const Scope scope(driver_, context_, Capture::relaxed);
-  require(scope.result(), "make its context current");
+  require(scope.result(), "enter its context");
   const Event start(driver_, create_event());
   const Event end(driver_, create_event());
   require(driver_.event_record(start.get(), as_stream(stream)), "record an event");
@@ -635,6 +680,7 @@ std::unique_ptr<Device> open_device(int ordinal) {
   if (one == found.end()) {
     fail(Status::not_found, "There is no device {}. The CUDA driver has: {}.", id, name_all(found));
   }
+  if (!one->problem.empty()) throw Error(Status::driver_error, one->problem);
   if (!serves(*one)) {
     fail(Status::unsupported,
          "Device {} ({}) has compute capability {}.{}; Kiln needs 8.0 or newer. The CUDA driver "
@@ -655,6 +701,9 @@ DeviceList list_devices() {
       list.problem =
           fmt::format("No device has compute capability 8.0 or newer. The CUDA driver has: {}.",
                       name_all(found));
+      for (const Found& one : found) {
+        if (!one.problem.empty()) list.problem += " " + one.problem;
+      }
     }
   } catch (const Error& error) {
     list.problem = error.what();

@@ -150,7 +150,10 @@ Driver Driver::load() {
   if (driver.init == nullptr) {
     fail(Status::no_driver, "{} is not a CUDA driver: it has no cuInit.", driver.file);
   }
-  if (driver.driver_get_version != nullptr) driver.driver_get_version(&driver.version);
+  if (driver.driver_get_version != nullptr &&
+      driver.driver_get_version(&driver.version) != CUDA_SUCCESS) {
+    fail(Status::no_driver, "The CUDA driver {} does not say its version.", driver.file);
+  }
   if (!symbols.missing().empty()) {
     fail(Status::unsupported,
          "The CUDA driver {} (CUDA {}) lacks {}. Kiln needs a driver for CUDA 11.4 or newer.",

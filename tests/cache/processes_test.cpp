@@ -2,6 +2,7 @@
 // and death in the middle.
 #include <signal.h>
 
+#include <atomic>
 #include <chrono>
 #include <random>
 #include <thread>
@@ -154,15 +155,92 @@ TEST_F(ProcessesTest, StoreOfBeforeTheForkIsAMissInTheChild) {
     if (store->find_decision(sample_problem(), kA100)) return 1;
     if (store->warnings().size() != 1) return 2;
     store.reset();  // must leave the parent's connection alone
-    auto own = open();
-    if (!own->find_decision(sample_problem(), kA100)) return 3;
-    return own->put(sample_result("b", 32)) ? 0 : 4;
+    return 0;
   });
   EXPECT_EQ(wait_for(child), 0);
-  EXPECT_TRUE(store->find_decision(sample_problem(32), kA100));
+  EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
   EXPECT_TRUE(store->put(sample_result("c", 64)));
   EXPECT_TRUE(store->warnings().empty());
   EXPECT_TRUE(store->check().empty());
+}
+
+TEST_F(ProcessesTest, ChildNeverWritesTheFileThatItsParentHadOpen) {
+  ASSERT_TRUE(open()->put(sample_result("a")));  // closed: it is in the file itself
+  auto store = open();
+  ASSERT_TRUE(store->put(sample_result("b", 32)));
+  int to_child[2];
+  int to_parent[2];
+  ASSERT_EQ(::pipe(to_child), 0);
+  ASSERT_EQ(::pipe(to_parent), 0);
+  const pid_t child = start_child([&] {
+    ::close(to_child[1]);
+    const auto is_apart = [](Store& own) {
+      return own.warnings().size() == 1 && own.warnings()[0].find("forked") != std::string::npos &&
+             own.info().path == ":memory:";
+    };
+    auto own = open();
+    auto again = open();
+    if (!is_apart(*own) || !is_apart(*again)) return 1;
+    if (!own->find_decision(sample_problem(), kA100)) return 2;
+    if (!own->put(sample_result("child", 64))) return 3;
+    if (!own->find_decision(sample_problem(64), kA100)) return 4;
+    if (open(StoreOptions::Mode::read_only)->warnings().size() != 1) return 5;
+    char byte = 0;
+    if (::write(to_parent[1], "x", 1) != 1) return 6;
+    if (::read(to_child[0], &byte, 1) != 0) return 7;  // the parent has closed its store
+    if (!own->find_decision(sample_problem(32), kA100)) return 8;
+    if (!own->put(sample_result("child again", 128))) return 9;
+    const pid_t grandchild = start_child([&] { return is_apart(*open()) ? 0 : 1; });
+    return wait_for(grandchild) == 0 ? 0 : 10;
+  });
+  ::close(to_child[0]);
+  ::close(to_parent[1]);
+  char byte = 0;
+  EXPECT_EQ(::read(to_parent[0], &byte, 1), 1);
+  EXPECT_TRUE(store->put(sample_result("c", 256)));
+  store.reset();
+  ::close(to_child[1]);
+  EXPECT_EQ(wait_for(child), 0);
+  ::close(to_parent[0]);
+
+  store = open();
+  for (const int rows : {16, 32, 256}) {
+    EXPECT_TRUE(store->find_decision(sample_problem(rows), kA100)) << rows;
+  }
+  EXPECT_EQ(store->list_decisions().size(), 3u);
+  EXPECT_TRUE(store->check().empty());
+  EXPECT_TRUE(store->warnings().empty());
+  EXPECT_EQ(count_files_with(".corrupt-"), 0u);
+}
+
+TEST_F(ProcessesTest, FileThatWasClosedBeforeTheForkIsWrittenByTheChild) {
+  ASSERT_TRUE(open()->put(sample_result("a")));
+  const pid_t child = start_child([&] {
+    auto own = open();
+    return own->put(sample_result("b", 32)) && own->warnings().empty() ? 0 : 1;
+  });
+  EXPECT_EQ(wait_for(child), 0);
+  EXPECT_TRUE(open()->find_decision(sample_problem(32), kA100));
+}
+
+TEST_F(ProcessesTest, ForkWhileAnotherThreadOpensAndWritesDoesNotHang) {
+  std::atomic<bool> stop = false;
+  std::thread worker([&] {
+    for (int i = 0; !stop; ++i) {
+      Store::open({.path = folder_ + "/other.db"})->put(sample_result("w", i % 8));
+      Store::open({.path = ":memory:"})->put(sample_result("m"));
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = start_child([&] {
+      ::alarm(60);  // a child that hangs ends as a failure
+      return open()->put(sample_result(std::to_string(i), i)) ? 0 : 1;
+    });
+    EXPECT_EQ(wait_for(child), 0);
+  }
+  stop = true;
+  worker.join();
+  EXPECT_EQ(open()->list_decisions().size(), 20u);
 }
 
 }  // namespace

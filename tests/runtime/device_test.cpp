@@ -202,6 +202,37 @@ TEST_F(DeviceTest, NoGpuIsNoDriverAndSaysSo) {
   EXPECT_EQ(list.problem, text);
 }
 
+TEST_F(DeviceTest, HalfDescribedCardIsADriverErrorNeverAnotherClass) {
+  const std::string expected = gpu_class_key(Device::open("cuda:0")->info().gpu);
+  const int attributes = static_cast<int>(fake_cuda_calls("cuDeviceGetAttribute")) / 2;
+  ASSERT_GT(attributes, 8);
+  int refused = 0;
+  for (int failing = 0; failing < attributes; ++failing) {
+    fake_cuda_reset();
+    fake_cuda_fail_times("cuDeviceGetAttribute", CUDA_ERROR_UNKNOWN, failing, 1);
+    const auto [status, text] = failure_of([&] {
+      const auto device = Device::open("cuda:0");
+      EXPECT_EQ(gpu_class_key(device->info().gpu), expected) << "attribute call " << failing;
+    });
+    if (status == Status::ok) continue;
+    ++refused;
+    EXPECT_EQ(status, Status::driver_error) << text;
+    expect_contains(text, "CUDA_ERROR_UNKNOWN");
+  }
+  EXPECT_EQ(refused, attributes - 2);  // the two clocks may be missing
+}
+
+TEST_F(DeviceTest, CardThatFailsDoesNotHideTheOthers) {
+  const auto count = static_cast<int>(fake_cuda_calls("cuDeviceGetName"));
+  fake_cuda_fail_times("cuDeviceGetName", CUDA_ERROR_UNKNOWN, count, 1);
+  const DeviceList list = list_devices();
+  ASSERT_EQ(list.devices.size(), 1u);
+  EXPECT_EQ(list.devices[0].id, "cuda:1");
+  fake_cuda_reset();
+  fake_cuda_fail_times("cuDeviceGetName", CUDA_ERROR_UNKNOWN, 0, 1);
+  EXPECT_EQ(Device::open("cuda:1")->info().match, "rtx-3090");
+}
+
 TEST_F(DeviceTest, FailingContextIsADriverError) {
   fake_cuda_fail("cuDevicePrimaryCtxRetain", CUDA_ERROR_INVALID_DEVICE, 0);
   const auto [status, text] = failure_of([] { Device::open("cuda:1"); });
@@ -629,6 +660,41 @@ TEST_F(CaptureTest, ModeOfTheThreadIsPutBack) {
   device_->free(device_->allocate(8));
   cuThreadExchangeStreamCaptureMode(&mode);
   EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+}
+
+TEST_F(CaptureTest, ModeOfTheThreadSurvivesEveryFault) {
+  constexpr CUstreamCaptureMode kModes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL};
+  for (const CUstreamCaptureMode expected : kModes) {
+    for (const char* function :
+         {"cuThreadExchangeStreamCaptureMode", "cuCtxGetCurrent", "cuCtxPushCurrent"}) {
+      for (int after = 0; after < 4; ++after) {
+        CUstreamCaptureMode mode = expected;
+        cuThreadExchangeStreamCaptureMode(&mode);
+        ASSERT_EQ(fake_cuda_fail_times(function, CUDA_ERROR_UNKNOWN, after, 1), 1);
+        failure_of([&] { device_->free(device_->allocate(8)); });
+        fake_cuda_fail(function, 0, 0);
+        cuThreadExchangeStreamCaptureMode(&mode);
+        EXPECT_EQ(mode, expected) << function << " call " << after;
+        EXPECT_EQ(fake_cuda_context_depth(), 0) << function << " call " << after;
+      }
+    }
+  }
+}
+
+TEST_F(CaptureTest, FaultAfterTheCaptureLeavesNoGraph) {
+  for (const char* function :
+       {"cuCtxGetCurrent", "cuCtxPushCurrent", "cuThreadExchangeStreamCaptureMode"}) {
+    const Stream stream = device_->create_stream();
+    device_->begin_capture(stream);
+    const int before = std::string_view(function) == "cuThreadExchangeStreamCaptureMode" ? 0 : 1;
+    fake_cuda_fail_times(function, CUDA_ERROR_UNKNOWN, before, 1);
+    EXPECT_EQ(failure_of([&] { device_->end_capture(stream); }).first, Status::driver_error)
+        << function;
+    EXPECT_EQ(fake_cuda_live("graphs"), 0u) << function;
+    EXPECT_EQ(fake_cuda_live("graph_execs"), 0u) << function;
+    device_->destroy_stream(stream);
+  }
 }
 
 TEST_F(CaptureTest, GraphReplaysItsLaunches) {

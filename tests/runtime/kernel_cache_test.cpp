@@ -55,5 +55,23 @@ TEST(KernelCache, WhatIsNotHandedInCanBeClaimedAgain) {
   EXPECT_EQ(next.claim(key_of(256)), Claim::ready);
 }
 
+TEST(KernelCache, TheFirstKernelHandedInStaysAndOnlyTheClaimantGivesUp) {
+  KernelCache cache;
+  {
+    Claims slow(cache);
+    ASSERT_EQ(slow.claim(key_of(128)), Claim::mine);
+    Claims impatient(cache);
+    ASSERT_EQ(impatient.claim(key_of(128)), Claim::busy);
+    impatient.abandon(key_of(128));
+    EXPECT_EQ(impatient.claim(key_of(128)), Claim::busy);
+    impatient.hand_in(key_of(128), kernel_of(1));
+    const ReadyKernel* first = cache.find(key_of(128));
+    slow.hand_in(key_of(128), kernel_of(2));
+    EXPECT_EQ(cache.find(key_of(128)), first);
+  }
+  ASSERT_NE(cache.find(key_of(128)), nullptr);
+  EXPECT_EQ(cache.find(key_of(128))->kernel.threads, 1u);
+}
+
 }  // namespace
 }  // namespace kiln::runtime

@@ -12,6 +12,8 @@
 
 #include "jit/base/error.h"
 #include "jit/base/json.h"
+#include "runtime/plan_record.h"
+#include "runtime/workshop.h"
 #include "tests/runtime/runtime_testing.h"
 
 namespace kiln::runtime {
@@ -329,6 +331,56 @@ TEST_F(SessionTest, CallbackMayAskButNotSealOrClose) {
   ASSERT_OK(kiln_prepare(session, nullptr, ProgressLog::receive, &progress));
   EXPECT_EQ(answers, (std::vector<kiln_status>{KILN_OK, KILN_BAD_STATE, KILN_BAD_STATE}));
   EXPECT_OK(kiln_seal(session));
+}
+
+TEST_F(SessionTest, PreparingInsideACallbackOfAPrepareIsRefused) {
+  kiln_session* session = open();
+  kiln_session* other = open();
+  kiln_plan* combine = plan(session, "combine_topk_swa", kCombineShape);
+  const kiln_combine_topk_swa_args args = combine_args(8);
+  ProgressLog progress;
+  progress.also = [&] {
+    if (progress.done.back() != 0) return;
+    EXPECT_REFUSED(kiln_prepare(session, nullptr, nullptr, nullptr), KILN_BAD_STATE,
+                   "inside a prepare");
+    EXPECT_REFUSED(kiln_combine_topk_swa(combine, &args, nullptr), KILN_BAD_STATE,
+                   "inside a prepare");
+    EXPECT_OK(kiln_prepare(other, nullptr, nullptr, nullptr));
+  };
+  ASSERT_OK(kiln_prepare(session, nullptr, ProgressLog::receive, &progress));
+  EXPECT_OK(kiln_combine_topk_swa(combine, &args, nullptr));
+  EXPECT_OK(kiln_prepare(session, nullptr, nullptr, nullptr));
+}
+
+TEST_F(SessionTest, AKernelThatAnotherThreadDoesNotFinishIsMadeHere) {
+  const auto device = Device::open("cuda:0");
+  const auto store = cache::Store::open({.path = store_path_, .pack = ""});
+  const Log log;
+  Counters counters;
+  Workshop workshop(*device, *store, log, counters);
+  const Sizes fixed{{"format", 0}, {"C", 64}};
+  const templates::LaunchPlan launches =
+      staged_rows().plan(fixed, staged_rows().default_config(fixed), fake_gpu(0));
+  std::vector<KernelNeed> stuck_needs;
+  for (const templates::KernelLaunch& launch : launches.kernels) {
+    KernelNeed need{.source = templates::kernel_source(staged_rows(), launch),
+                    .options = templates::compile_options(launch)};
+    need.key = {.binary = jit::binary_key(need.source, workshop.arch(), need.options),
+                .threads = launch.threads,
+                .dynamic_smem_bytes = launch.dynamic_smem_bytes};
+    stuck_needs.push_back(std::move(need));
+  }
+  std::vector<KernelNeed> needs = stuck_needs;
+
+  KernelRun stuck(workshop, stuck_needs);
+  KernelRun run(workshop, needs, std::chrono::milliseconds(0));
+  run.finish(nullptr);
+  EXPECT_EQ(workshop.kernels().size(), needs.size());
+  stuck.finish(nullptr);
+  for (size_t i = 0; i < needs.size(); ++i) {
+    EXPECT_NE(needs[i].ready, nullptr);
+    EXPECT_EQ(stuck_needs[i].ready, needs[i].ready);
+  }
 }
 
 TEST_F(SessionTest, UnusableStoreIsAWarningAndNoError) {
