@@ -32,6 +32,13 @@ std::string foreign_sentence(const std::string& path) {
   return fmt::format(fmt::runtime(kForeign), path);
 }
 
+std::string no_way_sentence(const std::string& path, std::string_view why) {
+  return fmt::format(
+      "the store {} is of an older schema and cannot be brought to version {} ({}), so it is left "
+      "as it is; set KILN_DB to another file",
+      path, kSchemaVersion, why);
+}
+
 // Throws Unusable for what neither a reader nor a writer may touch.
 void refuse_unusable(const std::string& path, const FileHead& head) {
   switch (head.kind) {
@@ -114,7 +121,9 @@ struct LayerRegistry {
   void forget_after_fork() {
     if (process == ::getpid()) return;
     for (const Entry& entry : entries) {
-      if (entry.address->opened_.database) inherited.push_back(entry.address->opened_.id);
+      // An immutable connection has neither locks nor shared memory that could be taken over.
+      const Layer::Opened& opened = entry.address->opened_;
+      if (opened.database && !opened.immutable) inherited.push_back(opened.id);
     }
     entries.clear();
     process = ::getpid();
@@ -193,6 +202,18 @@ struct LayerRegistry {
     return shared;
   }
 };
+
+void migrate_store(const std::string& path, Database& database, std::span<const Migration> steps) {
+  try {
+    migrate(database, steps);
+  } catch (const Error& error) {
+    throw Unusable(no_way_sentence(path, error.what()));
+  } catch (const SqliteError& error) {
+    if (error.code() != SQLITE_ERROR) throw;
+    // The step is wrong for this file; that does not make the file a damaged one.
+    throw Unusable(no_way_sentence(path, error.what()));
+  }
+}
 
 std::shared_ptr<Layer> Layer::in_memory() { return LayerRegistry::instance().open_in_memory(); }
 
@@ -445,8 +466,9 @@ Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideL
     transaction.commit();
     kind = FileKind::current;
   } else if (kind == FileKind::older) {
-    migrate(database, schema_migrations());
+    migrate_store(path, database, schema_migrations());
     kind = classify(database);
+    if (kind == FileKind::older) throw Unusable(no_way_sentence(path, "no step leads there"));
   }
   if (kind == FileKind::foreign) throw Unusable(foreign_sentence(path));
   if (kind == FileKind::newer) {

@@ -9,10 +9,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "cache/files.h"
+#include "cache/schema.h"
 #include "cache/sqlite.h"
 
 namespace kiln::cache {
@@ -22,6 +24,10 @@ class Unusable : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+// Brings the file at `path` up to date. Throws Unusable when the steps do not lead there; the file
+// is then as it was.
+void migrate_store(const std::string& path, Database& database, std::span<const Migration> steps);
 
 class Layer {
  public:

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <map>
 #include <utility>
 
@@ -274,13 +276,15 @@ CREATE VIEW kernels AS
   ORDER BY plans.op, b.arch, plans.shape, plans.config, k.ordinal;
 )sql";
 
-// Name of each table and index to the SQL that made it.
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+// Name of each table and index to the SQL that made it, without its comments.
 std::map<std::string, std::string> tables_of(Database& database) {
   std::map<std::string, std::string> tables;
   Statement rows = database.prepare(
       "SELECT name, sql FROM sqlite_schema WHERE type IN ('table', 'index') AND sql IS NOT NULL "
       "AND name NOT LIKE 'sqlite_%'");
-  while (rows.step()) tables.emplace(rows.text(0), rows.text(1));
+  while (rows.step()) tables.emplace(rows.text(0), normalised_sql(rows.text(1)));
   return tables;
 }
 
@@ -296,6 +300,45 @@ const std::map<std::string, std::string>& expected_tables() {
 }  // namespace
 
 const char* schema_sql() { return kSchema; }
+
+std::string normalised_sql(std::string_view sql) {
+  std::string result;
+  bool gap = false;  // white space or a comment since the last character
+  const auto add = [&](std::string_view text) {
+    if (gap && !result.empty() && is_word(result.back()) && is_word(text.front())) result += ' ';
+    gap = false;
+    result += text;
+  };
+  for (size_t at = 0; at < sql.size();) {
+    const char c = sql[at];
+    size_t end = at + 1;
+    if (std::isspace(static_cast<unsigned char>(c)) != 0) {
+      gap = true;
+    } else if (sql.substr(at, 2) == "--") {
+      end = std::min(sql.find('\n', at), sql.size());
+      gap = true;
+    } else if (sql.substr(at, 2) == "/*") {
+      const size_t close = sql.find("*/", at + 2);
+      end = close == sql.npos ? sql.size() : close + 2;
+      gap = true;
+    } else if (c == '\'' || c == '"' || c == '`' || c == '[') {
+      // A doubled quote inside reads as the end of one text and the start of the next.
+      const size_t close = sql.find(c == '[' ? ']' : c, at + 1);
+      end = close == sql.npos ? sql.size() : close + 1;
+      add(sql.substr(at, end - at));
+    } else {
+      add(sql.substr(at, 1));
+    }
+    at = end;
+  }
+  return result;
+}
+
+std::string schema_structure() {
+  std::string all;
+  for (const auto& [name, sql] : expected_tables()) all += sql + ";\n";
+  return all;
+}
 
 void create_schema(Database& database) {
   database.execute(kSchema);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "cache/sqlite.h"
 
@@ -16,6 +17,14 @@ inline constexpr int32_t kApplicationId = 0x4b494c4e;
 
 // The whole current schema.
 const char* schema_sql();
+
+// SQL without its comments, and with white space only where it keeps two words apart: what two
+// statements of the same meaning but of other comments and layout have in common.
+std::string normalised_sql(std::string_view sql);
+
+// The normalised SQL of the tables and indexes of the current version, by name. A file whose tables
+// are not these is defective, so a change here needs a new version and a migration step.
+std::string schema_structure();
 
 // Makes an empty database a store of the current version. The caller holds a transaction.
 void create_schema(Database& database);

@@ -2,6 +2,7 @@
 // migration in steps.
 #include "cache/schema.h"
 
+#include "cache/layer.h"
 #include "jit/base/error.h"
 #include "tests/cache/fixture.h"
 
@@ -35,6 +36,34 @@ TEST_F(SchemaTest, MissingOrOtherTableIsADefect) {
   EXPECT_EQ(classify(database_), FileKind::defective);
 }
 
+TEST_F(SchemaTest, OtherCommentsAndLayoutAreNoDefect) {
+  std::string sql = schema_sql();
+  const std::string comment = "-- plans.id in this file or in a layer below";
+  ASSERT_NE(sql.find(comment), std::string::npos);
+  sql.replace(sql.find(comment), comment.size(), "-- said in other words; /* ' */");
+  const std::string layout = "  op_version INTEGER NOT NULL,\n";
+  ASSERT_NE(sql.find(layout), std::string::npos);
+  sql.replace(sql.find(layout), layout.size(), "\top_version  INTEGER /* as is */ NOT NULL,");
+  database_.execute(sql);
+  database_.execute("PRAGMA application_id = " + std::to_string(kApplicationId));
+  database_.execute("PRAGMA user_version = " + std::to_string(kSchemaVersion));
+  EXPECT_EQ(classify(database_), FileKind::current);
+}
+
+TEST_F(SchemaTest, NormalisedSqlKeepsWordsAndQuotedTexts) {
+  EXPECT_EQ(normalised_sql("a  INTEGER -- x\n NOT/* y */NULL , b"), "a INTEGER NOT NULL,b");
+  EXPECT_EQ(normalised_sql("'a -- b' , \"c /* d\""), "'a -- b',\"c /* d\"");
+  EXPECT_EQ(normalised_sql("'it''s  -- so' -- end"), "'it''s  -- so'");
+  EXPECT_NE(normalised_sql("a INTEGER"), normalised_sql("a TEXT"));
+}
+
+// Whoever changes a table makes a new kSchemaVersion with a migration step, and then this hash.
+TEST_F(SchemaTest, TablesOfAVersionNeverChange) {
+  EXPECT_EQ(kSchemaVersion, 1);
+  EXPECT_EQ(hash_text(schema_structure()).hex(), "2b934712d5af6d7fcd02eef8bac88285")
+      << schema_structure();
+}
+
 TEST_F(SchemaTest, OtherProgramsOlderAndNewerFilesAreTold) {
   database_.execute("CREATE TABLE bookmarks (url TEXT)");
   EXPECT_EQ(classify(database_), FileKind::foreign);
@@ -66,6 +95,15 @@ TEST_F(SchemaTest, FailedMigrationLeavesTheFileAsItWas) {
   EXPECT_THROW(migrate(database_, gap), Error);
   EXPECT_EQ(database_.query_integer("PRAGMA user_version"), 5);
   EXPECT_EQ(database_.query_integer("SELECT count(*) FROM log"), 0);
+}
+
+TEST_F(SchemaTest, StepsThatLeadNowhereMakeTheFileUnusable) {
+  database_.execute("PRAGMA user_version = 5; CREATE TABLE log (step)");
+  const Migration gap[] = {{8, "INSERT INTO log VALUES (8)"}};
+  EXPECT_THROW(migrate_store("kiln.db", database_, gap), Unusable);
+  const Migration broken[] = {{6, "INSERT INTO nowhere VALUES (6)"}};
+  EXPECT_THROW(migrate_store("kiln.db", database_, broken), Unusable);
+  EXPECT_EQ(database_.query_integer("PRAGMA user_version"), 5);
 }
 
 TEST_F(SchemaTest, EveryStepFromVersionOneOnExists) {
@@ -111,6 +149,20 @@ TEST_F(StoreTest, StoreOfANewerSchemaIsLeftAloneAndMemoryServes) {
   }
   EXPECT_EQ(read_file(path_), before);
   EXPECT_EQ(files_in_folder(), files);
+}
+
+TEST_F(StoreTest, OlderStoreThatNoStepBringsUpToDateIsLeftAloneAndMemoryServes) {
+  ASSERT_TRUE(open()->put(sample_result("a")));
+  sql("PRAGMA user_version = 0");
+  {
+    auto store = open();
+    ASSERT_EQ(store->warnings().size(), 1u);
+    EXPECT_NE(store->warnings()[0].find("older schema"), std::string::npos);
+    EXPECT_TRUE(store->put(sample_result("b")));
+    EXPECT_EQ(store->info().path, ":memory:");
+  }
+  EXPECT_EQ(count_files_with(".corrupt"), 0u);
+  EXPECT_EQ(sql("SELECT count(*) FROM decisions"), std::vector<std::string>{"1"});
 }
 
 TEST_F(StoreTest, DatabaseOfAnotherProgramIsLeftAloneAndMemoryServes) {
