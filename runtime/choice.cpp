@@ -56,6 +56,22 @@ std::string limit_broken(const templates::LaunchPlan& launches, const Gpu& gpu) 
   return "";
 }
 
+std::string resources_broken(const templates::LaunchPlan& launches,
+                             const std::vector<jit::Resources>& resources, const Gpu& gpu) {
+  for (size_t i = 0; i < resources.size(); ++i) {
+    const templates::KernelLaunch& launch = launches.kernels[i];
+    const int registers = resources[i].registers;
+    const int64_t smem_bytes = launch.dynamic_smem_bytes + resources[i].static_smem_bytes;
+    if (ctas_per_sm(gpu, launch.threads, registers, smem_bytes) < 1) {
+      return fmt::format(
+          "{} wants {} threads of {} registers and {} bytes of shared memory, more than an SM of "
+          "{} holds",
+          launch.entry, launch.threads, registers, smem_bytes, gpu.name);
+    }
+  }
+  return "";
+}
+
 Choice default_choice(const Op& op, const Sizes& fixed) {
   Choice choice;
   choice.config = op.default_config(fixed);

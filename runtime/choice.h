@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cache/store.h"
 #include "templates/op.h"
@@ -33,5 +34,8 @@ Choice default_instead_of(const Choice& refused, const templates::Op& op,
 
 // Why a launch plan cannot run on this GPU whatever its registers; "" when it can.
 std::string limit_broken(const templates::LaunchPlan& launches, const Gpu& gpu);
+// Likewise with what its kernels use, one per kernel of `launches`.
+std::string resources_broken(const templates::LaunchPlan& launches,
+                             const std::vector<jit::Resources>& resources, const Gpu& gpu);
 
 }  // namespace kiln::runtime

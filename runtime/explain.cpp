@@ -10,6 +10,7 @@
 namespace kiln::runtime {
 namespace {
 
+using templates::Config;
 using templates::Op;
 using templates::Sizes;
 
@@ -111,6 +112,57 @@ Json Session::explain_choice(const ServedShape& shape, const Choice& choice,
           {"kernels", std::move(kernels)}};
 }
 
+// As resources_broken(), from the kernels that are loaded or stored; "" while one is in neither.
+std::string Session::resources_known_broken(const ServedVariant& variant) {
+  std::vector<jit::Resources> resources;
+  for (const KernelKey& key : variant.keys) {
+    if (const ReadyKernel* ready = workshop_->kernels().find(key)) {
+      resources.push_back(ready->resources);
+    } else if (const auto binary = store_->find_binary(key.binary)) {
+      resources.push_back(binary->resources);
+    } else {
+      return "";
+    }
+  }
+  return resources_broken(variant.launches, resources, device_->info().gpu);
+}
+
+// A shape that calls already use, and a sealed session, serve the default until a prepare has
+// included the bucket; before that the first call prepares it.
+Json Session::explain_unprepared(ServedShape& shape, size_t bucket) {
+  const Config fallback = shape.op.default_config(shape.fixed);
+  ServedVariant variant;
+  Choice choice = decide_bucket(shape, bucket, [&](const Config& config) -> const ServedVariant& {
+    return variant = describe_variant(shape, config);
+  });
+  if (variant.config != choice.config) variant = describe_variant(shape, choice.config);
+  if (choice.config != fallback) {
+    const std::string broken = resources_known_broken(variant);
+    if (!broken.empty()) {
+      choice = default_instead_of(choice, shape.op, shape.fixed, broken);
+      variant = describe_variant(shape, choice.config);
+    }
+  }
+  const bool is_served = shape.dispatch.load(std::memory_order_acquire) != nullptr;
+  bool is_sealed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_sealed = state_ == State::sealed;
+  }
+  Json would_take;
+  if ((is_served || is_sealed) && choice.kind != cache::DecisionKind::fallback) {
+    would_take = explain_choice(shape, choice, variant);
+    choice = default_instead_of(
+        choice, shape.op, shape.fixed,
+        is_served ? "no prepare has included these sizes, so calls take the default"
+                  : "the session was sealed before this shape was prepared, so calls are refused");
+    variant = describe_variant(shape, choice.config);
+  }
+  Json entry = explain_choice(shape, choice, variant);
+  entry["would_take"] = std::move(would_take);
+  return entry;
+}
+
 Json Session::explain(std::string_view op_name, std::string_view shape_text, const char* sizes) {
   const Op& op = templates::require_op(op_name);
   require_arch(op);
@@ -131,10 +183,9 @@ Json Session::explain(std::string_view op_name, std::string_view shape_text, con
       served = shape.buckets[i];
       if (served) variant = shape.variants[served->variant];
     }
-    const Choice choice =
-        served ? served->choice : choose(*store_, op, fixed, shape.bucket_sizes[i], device.gpu);
-    if (!served) variant = describe_variant(shape, choice.config);
-    Json entry = explain_choice(shape, choice, variant);
+    Json entry =
+        served ? explain_choice(shape, served->choice, variant) : explain_unprepared(shape, i);
+    if (served) entry["would_take"] = nullptr;
     entry["prepared"] = served.has_value();
     buckets.push_back(std::move(entry));
   }

@@ -60,20 +60,10 @@ bool is_ready(const ServedVariant& variant) {
                      [](const ReadyKernel* kernel) { return kernel != nullptr; });
 }
 
-// Why a variant's kernels cannot run here, now that their registers are known; "" when they can.
-std::string resources_broken(const ServedVariant& variant, const Gpu& gpu) {
-  for (size_t i = 0; i < variant.kernels.size(); ++i) {
-    const templates::KernelLaunch& launch = variant.launches.kernels[i];
-    const jit::Resources& resources = variant.kernels[i]->resources;
-    const int64_t smem_bytes = launch.dynamic_smem_bytes + resources.static_smem_bytes;
-    if (ctas_per_sm(gpu, launch.threads, resources.registers, smem_bytes) < 1) {
-      return fmt::format(
-          "{} wants {} threads of {} registers and {} bytes of shared memory, more than an SM of "
-          "{} holds",
-          launch.entry, launch.threads, resources.registers, smem_bytes, gpu.name);
-    }
-  }
-  return "";
+std::vector<jit::Resources> resources_of(const ServedVariant& variant) {
+  std::vector<jit::Resources> resources;
+  for (const ReadyKernel* kernel : variant.kernels) resources.push_back(kernel->resources);
+  return resources;
 }
 
 }  // namespace
@@ -190,20 +180,12 @@ class Session::Preparation {
   }
 
   Choice choose_for(ShapeWork& work, size_t bucket) {
-    const ServedShape& shape = *work.shape;
-    const Choice choice =
-        choose(*session_.store_, shape.op, shape.fixed, shape.bucket_sizes[bucket], gpu());
-    if (!rests_on_binaries(choice.kind)) {
-      variant_of(work, choice.config);
-      return choice;
-    }
-    const bool is_current =
-        choice.recorded && same_kernels(*choice.recorded, variant_of(work, choice.config).variant);
-    if (is_current) return choice;
-    return default_instead_of(choice, shape.op, shape.fixed,
-                              fmt::format("the {} decision is stale: the kernel's source has "
-                                          "changed since it was verified; tune again",
-                                          cache::kind_name(choice.kind)));
+    const auto describe = [&](const Config& config) -> const ServedVariant& {
+      return variant_of(work, config).variant;
+    };
+    Choice choice = session_.decide_bucket(*work.shape, bucket, describe);
+    variant_of(work, choice.config);
+    return choice;
   }
 
   // Variants that no bucket takes after all get no kernels.
@@ -259,7 +241,8 @@ class Session::Preparation {
     VariantWork& variant = work.variants.at(bucket.choice.config);
     Choice choice = bucket.choice;
     if (is_ready(variant.variant)) {
-      const std::string broken = resources_broken(variant.variant, gpu());
+      const std::string broken =
+          resources_broken(variant.variant.launches, resources_of(variant.variant), gpu());
       if (!broken.empty() && variant.necessity == Necessity::dispensable) {
         choice = default_instead_of(choice, shape.op, shape.fixed, broken);
       }
@@ -268,8 +251,8 @@ class Session::Preparation {
       if (why.empty()) return;  // stopped before its turn
       choice = default_instead_of(choice, shape.op, shape.fixed, why);
     }
-    ++(choice.has_decision ? session_.counters_.decision_hits
-                           : session_.counters_.decision_defaults);
+    ++(choice.kind != DecisionKind::fallback ? session_.counters_.decision_hits
+                                             : session_.counters_.decision_defaults);
     const uint32_t index = adopt(shape, work.variants.at(choice.config).variant);
     note_reason(shape, choice);
     shape.buckets[bucket.bucket] = ServedBucket{std::move(choice), index};
@@ -387,6 +370,28 @@ ServedShape& Session::served_shape(const Op& op, const Sizes& fixed) {
   std::unique_ptr<ServedShape>& shape = shapes_[{index, fixed}];
   if (shape == nullptr) shape = std::make_unique<ServedShape>(op, index, fixed, *device_);
   return *shape;
+}
+
+Choice Session::decide_bucket(const ServedShape& shape, size_t bucket,
+                              const DescribeVariant& describe) const {
+  Choice choice =
+      choose(*store_, shape.op, shape.fixed, shape.bucket_sizes[bucket], device_->info().gpu);
+  if (choice.kind == DecisionKind::fallback) return choice;
+  if (choice.recorded && same_kernels(*choice.recorded, describe(choice.config))) return choice;
+  if (rests_on_binaries(choice.kind)) {
+    return default_instead_of(choice, shape.op, shape.fixed,
+                              fmt::format("the {} decision is stale: the kernel's source has "
+                                          "changed since it was verified; tune again",
+                                          cache::kind_name(choice.kind)));
+  }
+  choice.verified = cache::Verified::none;
+  choice.time_ns = 0;
+  choice.default_time_ns = 0;
+  choice.reason +=
+      choice.recorded
+          ? "; the kernel's source has changed since, so its evidence and times do not count"
+          : "; the store lacks the plan it was made with, so its evidence and times do not count";
+  return choice;
 }
 
 ServedVariant Session::describe_variant(const ServedShape& shape, const Config& config) const {

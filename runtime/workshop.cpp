@@ -35,10 +35,11 @@ std::shared_ptr<jit::Compiler> Workshop::compiler() {
 }
 
 void Workshop::log_store_warnings() {
-  const std::vector<std::string> warnings = store_.warnings();
+  std::vector<std::string> warnings;
   size_t first = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);  // also for the copy: an older one would set it back
+    warnings = store_.warnings();
     first = std::exchange(warnings_logged_, warnings.size());
   }
   for (size_t i = first; i < warnings.size(); ++i) log_.line(KILN_LOG_WARNING, "{}", warnings[i]);

@@ -143,7 +143,8 @@ KILN_API kiln_status kiln_op_supported(kiln_session *session, const char *op, co
                                        size_t *needed);
 
 /* JSON: which config a call of these sizes takes and why: bucket, decision kind, evidence, binaries with their registers, what was searched.
- * sizes: JSON object of dynamic sizes ("{\"num_tokens\": 1500}"); NULL for every bucket. Opens no file that is not open. */
+ * sizes: JSON object of dynamic sizes ("{\"num_tokens\": 1500}"); NULL for every bucket. Opens no file that is not open. For sizes that were
+ * not prepared, would_take is what a prepare would choose, when calls take the default instead; else null. */
 KILN_API kiln_status kiln_explain(kiln_session *session, const char *op, const char *shape, const char *sizes, char *buffer,
                                   size_t capacity, size_t *needed);
 
@@ -154,8 +155,8 @@ typedef struct kiln_stats {
   uint64_t miss_absent;       /* ... not in the store */
   uint64_t miss_damaged;      /* ... in the store, but its checksum did not hold */
   uint64_t miss_unloadable;   /* ... found, but the driver refused it; compiled anew */
-  uint64_t decision_hits;     /* buckets with a decision of any kind in the store */
-  uint64_t decision_defaults; /* buckets that took the default config */
+  uint64_t decision_hits;     /* buckets that a decision of the store serves */
+  uint64_t decision_defaults; /* buckets that took the default config: no decision, or one that is not used */
   uint64_t kernels_loaded;
   uint64_t calls;             /* op calls that reached the driver, summed over plans */
   uint64_t tunes;             /* always 0: this interface never tunes */

@@ -52,6 +52,30 @@ class SessionTest : public RuntimeTest {
                      .passed = passed});
     });
   }
+  // The same decision, but its plan says that other binaries were verified.
+  void make_stale() {
+    with_store([&](cache::Store& store) {
+      const cache::DecisionRow row = store.list_decisions().front();
+      cache::TuningResult other;
+      other.decision = row.decision;
+      other.decision.decided_at = 2;
+      cache::PlanRecord plan = *store.find_plan(row.decision.plan);
+      plan.id = hash_text("another");
+      const templates::Config config{{"rows_per_cta", 1}, {"splits", 2}};
+      other.binaries =
+          fake_binaries(staged_rows(), {{"format", 0}, {"C", 64}}, config, fake_gpu(0));
+      plan.kernels[0].binary = other.binaries[0].key;
+      other.decision.plan = plan.id;
+      other.plans = {plan};
+      cache::Verification verification;
+      verification.plan = plan.id;
+      verification.problem = row.decision.problem;
+      verification.by = cache::Verified::device;
+      verification.passed = true;
+      other.verifications = {verification};
+      ASSERT_TRUE(store.put(other));
+    });
+  }
 };
 
 using Status = kiln_status;
@@ -447,7 +471,11 @@ TEST_F(SessionTest, SizesOfTheWorkloadLimitWhatIsPrepared) {
   ASSERT_EQ(all["buckets"].size(), 4u);
   EXPECT_EQ(all["buckets"][1]["prepared"], true);
   EXPECT_EQ(all["buckets"][3]["prepared"], false);
-  EXPECT_EQ(all["buckets"][3]["kind"], "measured");
+  EXPECT_EQ(all["buckets"][3]["kind"], "default");
+  EXPECT_EQ(all["buckets"][3]["config"], all["buckets"][0]["config"]);
+  EXPECT_EQ(all["buckets"][3]["would_take"]["kind"], "measured");
+  EXPECT_EQ(all["buckets"][3]["would_take"]["config"], Json({{"rows_per_cta", 4}, {"splits", 2}}));
+  EXPECT_EQ(all["buckets"][1]["would_take"], nullptr);
   // Beyond the prepared sizes the default serves, also when sealed.
   ASSERT_OK(kiln_seal(session));
   kiln_plan* rows = plan(session, "staged_rows", kStagedShape);
@@ -495,41 +523,40 @@ TEST_F(SessionTest, DecisionThatBreaksARuleIsNotUsed) {
 }
 
 TEST_F(SessionTest, DecisionVerifiedWithAnotherSourceIsStale) {
-  with_store([&](cache::Store& store) {
-    const Sizes fixed{{"format", 0}, {"C", 64}};
-    seed_decision(store, fake_gpu(0),
-                  {.op = &staged_rows(),
-                   .fixed = fixed,
-                   .bucket = {{"T", 256}},
-                   .config = {{"rows_per_cta", 4}, {"splits", 4}}});
-  });
-  // The same decision, but its plan says that other binaries were verified.
-  with_store([&](cache::Store& store) {
-    const cache::DecisionRow row = store.list_decisions().front();
-    cache::TuningResult other;
-    other.decision = row.decision;
-    other.decision.decided_at = 2;
-    cache::PlanRecord plan = *store.find_plan(row.decision.plan);
-    plan.id = hash_text("another");
-    const templates::Config config{{"rows_per_cta", 1}, {"splits", 2}};
-    other.binaries = fake_binaries(staged_rows(), {{"format", 0}, {"C", 64}}, config, fake_gpu(0));
-    plan.kernels[0].binary = other.binaries[0].key;
-    other.decision.plan = plan.id;
-    other.plans = {plan};
-    cache::Verification verification;
-    verification.plan = plan.id;
-    verification.problem = row.decision.problem;
-    verification.by = cache::Verified::device;
-    verification.passed = true;
-    other.verifications = {verification};
-    ASSERT_TRUE(store.put(other));
-  });
+  decide(256, 4);
+  make_stale();
   kiln_session* session = open();
-  ASSERT_OK(kiln_prepare(session, nullptr, nullptr, nullptr));
+  const auto kind = [&] {
+    return explain(session, "staged_rows", kStagedShape,
+                   "{\"num_rows\": 256}")["buckets"][0]["kind"];
+  };
+  EXPECT_EQ(kind(), "default");
+  ASSERT_OK(kiln_prepare(session, "{\"ops\": [{\"op\": \"staged_rows\"}]}", nullptr, nullptr));
   EXPECT_TRUE(log_.has("stale"));
-  EXPECT_EQ(
-      explain(session, "staged_rows", kStagedShape, "{\"num_rows\": 256}")["buckets"][0]["kind"],
-      "default");
+  EXPECT_EQ(kind(), "default");
+  EXPECT_EQ(stats(session).decision_hits, 0u);
+  EXPECT_EQ(stats(session).decision_defaults, 4u);
+}
+
+TEST_F(SessionTest, PinnedAndPredictedDecisionsKeepNoProofOfAnotherSource) {
+  for (const DecisionKind kind : {DecisionKind::predicted, DecisionKind::pinned}) {
+    decide(256, 4, kind);
+    kiln_session* current = open();
+    const auto bucket_of = [&](kiln_session* session) {
+      EXPECT_OK(kiln_prepare(session, nullptr, nullptr, nullptr));
+      return explain(session, "staged_rows", kStagedShape, "{\"num_rows\": 256}")["buckets"][0];
+    };
+    EXPECT_EQ(bucket_of(current)["verified"], "device");
+    ASSERT_OK(kiln_close(current));
+    make_stale();
+    const Json bucket = bucket_of(open());
+    EXPECT_EQ(bucket["kind"], cache::kind_name(kind));
+    EXPECT_EQ(bucket["config"], Json({{"rows_per_cta", 4}, {"splits", 4}}));
+    EXPECT_EQ(bucket["verified"], nullptr);
+    EXPECT_EQ(bucket["time_ns"], nullptr);
+    EXPECT_EQ(bucket["default_time_ns"], nullptr);
+    expect_contains(bucket["reason"].get<std::string>(), "source has changed");
+  }
 }
 
 TEST_F(SessionTest, TunedConfigWhoseKernelCannotBeMadeFallsBackToTheDefault) {
