@@ -9,8 +9,8 @@ set(most_lines 40)
 file(READ ${SOURCE}/README.md readme)
 expect_text("${readme}" "${checksum}" "README.md")
 
-# block(language variable): the first fenced block of that language.
-function(block language variable)
+# fenced_block(language variable): the first fenced block of that language.
+function(fenced_block language variable)
   set(fence "```${language}\n")
   string(FIND "${readme}" "${fence}" begin)
   if(begin EQUAL -1)
@@ -25,13 +25,13 @@ function(block language variable)
   set(${variable} "${text}" PARENT_SCOPE)
 endfunction()
 
-block(c program)
+fenced_block(c program)
 string(REGEX REPLACE "[^\n]" "" newlines "${program}")
 string(LENGTH "${newlines}" lines)
 if(lines GREATER most_lines)
   message(FATAL_ERROR "The example of README.md has ${lines} lines, more than ${most_lines}")
 endif()
-block(cmake project)
+fenced_block(cmake project)
 
 file(REMOVE_RECURSE ${WORK})
 file(WRITE ${WORK}/source/example.c "${program}")
