@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -16,11 +17,17 @@ std::atomic<uint32_t> fork_count{0};
 
 namespace {
 
+struct SessionPlans {
+  kiln_plan* first = nullptr;
+  uint64_t retired_calls = 0;  // of plans that are closed
+};
+
 // Never destroyed: handles stay valid to ask about while the process exits.
 struct Registry {
   std::mutex mutex;
   std::vector<std::unique_ptr<kiln_session>> sessions;
   std::vector<std::unique_ptr<kiln_plan>> plans;
+  std::unordered_map<const Session*, SessionPlans> open_plans;  // of sessions that are open
 };
 
 Registry& registry() {
@@ -39,8 +46,14 @@ Registry& registry() {
 }
 
 constexpr const char* kForkedText =
-    "the {} belongs to the process that forked this one; open a session in this process instead, "
-    "before any CUDA call of the parent";
+    "the {} belongs to the process that forked this one, and CUDA works in a forked child only if "
+    "the parent never initialised it: start workers by spawn or exec, or fork before kiln_open";
+
+[[noreturn]] void fail_closed(const kiln_plan& plan) {
+  fail(Status::closed,
+       "{}: the plan has been closed by kiln_plan_destroy, or its session by kiln_close",
+       plan.op_name);
+}
 
 }  // namespace
 
@@ -57,16 +70,48 @@ kiln_session* register_session(std::unique_ptr<Session> session) {
 kiln_plan* register_plan(std::unique_ptr<kiln_plan> plan) {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
+  SessionPlans& siblings = all.open_plans[plan->session];
   all.plans.push_back(std::move(plan));
-  return all.plans.back().get();
+  kiln_plan* added = all.plans.back().get();
+  added->next = siblings.first;
+  if (siblings.first != nullptr) siblings.first->previous = added;
+  siblings.first = added;
+  return added;
+}
+
+void retire_plan(kiln_plan* plan) {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  if (!plan->open.exchange(false, std::memory_order_acq_rel)) fail_closed(*plan);
+  SessionPlans& siblings = all.open_plans.at(plan->session);
+  siblings.retired_calls += plan->calls.load(std::memory_order_relaxed);
+  (plan->previous != nullptr ? plan->previous->next : siblings.first) = plan->next;
+  if (plan->next != nullptr) plan->next->previous = plan->previous;
+  plan->previous = nullptr;
+  plan->next = nullptr;
 }
 
 void mark_plans_closed(const Session* session) {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
-  for (const auto& plan : all.plans) {
-    if (plan->session == session) plan->open.store(false, std::memory_order_release);
+  const auto found = all.open_plans.find(session);
+  if (found == all.open_plans.end()) return;
+  for (kiln_plan* plan = found->second.first; plan != nullptr; plan = plan->next) {
+    plan->open.store(false, std::memory_order_release);
   }
+  all.open_plans.erase(found);
+}
+
+uint64_t plan_calls(const Session* session) {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.open_plans.find(session);
+  if (found == all.open_plans.end()) return 0;
+  uint64_t calls = found->second.retired_calls;
+  for (const kiln_plan* plan = found->second.first; plan != nullptr; plan = plan->next) {
+    calls += plan->calls.load(std::memory_order_relaxed);
+  }
+  return calls;
 }
 
 Session& require_session(kiln_session* session) {
@@ -89,11 +134,7 @@ void require_plan(kiln_plan* plan) {
   if (plan->fork_generation != fork_generation()) {
     fail(Status::forked, fmt::runtime(kForkedText), "plan");
   }
-  if (!plan->open.load(std::memory_order_acquire)) {
-    fail(Status::closed,
-         "{}: the plan has been closed by kiln_plan_destroy, or its session by kiln_close",
-         plan->op_name);
-  }
+  if (!plan->open.load(std::memory_order_acquire)) fail_closed(*plan);
 }
 
 }  // namespace kiln::runtime

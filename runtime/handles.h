@@ -1,6 +1,7 @@
 // What the opaque handles of the C interface point to. Both are small shells that live as long as
 // the process, so that a closed handle is answered with KILN_CLOSED; what they refer to is freed by
-// kiln_close.
+// kiln_close. A session's open plans are chained, so that neither destroying one nor closing the
+// session looks at the shells of others.
 #pragma once
 
 #include <atomic>
@@ -27,6 +28,8 @@ struct kiln_plan {
   const char* op_name = "";
   kiln::runtime::ServedShape* shape = nullptr;
   kiln::runtime::Session* session = nullptr;
+  kiln_plan* previous = nullptr;  // in the chain of its session's open plans; under the registry's
+  kiln_plan* next = nullptr;      // mutex
   alignas(64) std::atomic<uint64_t> calls{
       0};  // its own cache line: every call of every thread counts here
 };
@@ -36,7 +39,10 @@ namespace kiln::runtime {
 // The one registry of the process. The handles are never freed.
 kiln_session* register_session(std::unique_ptr<Session> session);
 kiln_plan* register_plan(std::unique_ptr<kiln_plan> plan);
+void retire_plan(kiln_plan* plan);  // fails with closed when it has been closed before
 void mark_plans_closed(const Session* session);
+// Calls that reached the driver, of all plans that the session ever had.
+uint64_t plan_calls(const Session* session);
 
 // The session behind a handle that is open and of this process; fails with invalid_argument, forked
 // or closed.

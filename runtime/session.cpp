@@ -485,9 +485,7 @@ kiln_plan* Session::create_plan(std::string_view op_name, std::string_view shape
          "kiln_prepare",
          op.name, shape.text);
   }
-  plans_.reserve(plans_.size() + 1);
-  plans_.push_back(register_plan(std::move(plan)));
-  return plans_.back();
+  return register_plan(std::move(plan));
 }
 
 kiln_stats Session::stats() const {
@@ -501,8 +499,7 @@ kiln_stats Session::stats() const {
   stats.decision_hits = counters_.decision_hits;
   stats.decision_defaults = counters_.decision_defaults;
   stats.kernels_loaded = workshop_->kernels().size();
-  const std::lock_guard lock(mutex_);
-  for (const kiln_plan* plan : plans_) stats.calls += plan->calls.load(std::memory_order_relaxed);
+  stats.calls = plan_calls(this);
   return stats;
 }
 

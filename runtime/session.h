@@ -90,7 +90,6 @@ class Session {
   State state_ = State::open;
   std::set<std::thread::id> preparing_;  // threads inside a prepare
   std::map<std::pair<int, templates::Sizes>, std::unique_ptr<ServedShape>> shapes_;
-  std::vector<kiln_plan*> plans_;
   std::set<std::string> reasons_logged_;
 };
 

@@ -29,6 +29,27 @@ struct Subject {
   Sizes sizes;  // of the bucket symbols and whatever else was given
 };
 
+// The measured case of an op is chosen by its bucket sizes and nothing else.
+void require_bucket_fields(const Op& op, const Sizes& given) {
+  std::vector<std::string> taken, missing, beyond;
+  for (const templates::Size& size : op.sizes) {
+    if (size.kind != templates::SizeKind::dynamic) continue;
+    const bool is_bucket =
+        std::any_of(op.buckets.begin(), op.buckets.end(),
+                    [&](const auto& bucket) { return bucket.symbol == size.symbol; });
+    if (is_bucket) taken.push_back(size.field);
+    if (is_bucket && !given.contains(size.symbol)) missing.push_back(size.field);
+    if (!is_bucket && given.contains(size.symbol)) beyond.push_back(size.field);
+  }
+  if (!missing.empty() || !beyond.empty()) {
+    fail(Status::invalid_argument,
+         "{}: sizes to measure are given by {}; missing: {}, not taken: {}.", op.name,
+         fmt::join(taken, ", "),
+         missing.empty() ? "none" : fmt::format("{}", fmt::join(missing, ", ")),
+         beyond.empty() ? "none" : fmt::format("{}", fmt::join(beyond, ", ")));
+  }
+}
+
 std::vector<Subject> subjects_of(const BenchOptions& options) {
   std::vector<Subject> subjects;
   const auto wanted = [&](const Op& op) {
@@ -42,7 +63,8 @@ std::vector<Subject> subjects_of(const BenchOptions& options) {
       return;
     }
     const Sizes given = templates::parse_dynamic(op, parse_json(options.sizes, "sizes"));
-    subjects.push_back({&op, &kit, fixed, templates::nearest_bucket(op, given).merged(given)});
+    require_bucket_fields(op, given);
+    subjects.push_back({&op, &kit, fixed, given});
   };
   for (const std::string& name : options.ops) templates::require_op(name);
   if (!options.shape.empty()) {
@@ -135,6 +157,7 @@ BenchRow Bench::measure(const Subject& subject) {
                .kind = cache::kind_name(choice.kind),
                .launch_ns = launch_ns_};
   if (measured.outcome != Outcome::passed) {
+    row.problem = fmt::format("{}: {}", outcome_name(measured.outcome), measured.detail);
     if (options_.log)
       options_.log(fmt::format("{} {}: {} ({})", row.op, row.sizes, outcome_name(measured.outcome),
                                measured.detail));

@@ -103,14 +103,23 @@ Samples usable(const Samples& samples, std::string* note) {
   return result;
 }
 
-std::vector<size_t> survivors(std::span<const double> median_ns,
+std::vector<size_t> survivors(std::span<const std::vector<double>> times_ns,
                               std::optional<size_t> default_index, size_t at_least) {
+  if (times_ns.empty()) return {};
+  std::vector<double> median_ns;
+  for (const std::vector<double>& times : times_ns) median_ns.push_back(median(times));
   std::vector<size_t> order(median_ns.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t x, size_t y) { return median_ns[x] < median_ns[y]; });
   const size_t keep = std::min(order.size(), std::max(at_least, (order.size() + 1) / 2));
   std::vector<size_t> kept(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(keep));
+  // A few rounds do not tell who is behind by less than the noise.
+  const size_t last = order[keep - 1];
+  for (size_t n = keep; n < order.size(); ++n) {
+    const size_t i = order[n];
+    if (median_ns[i] - median_ns[last] <= noise_ns(times_ns[i], times_ns[last])) kept.push_back(i);
+  }
   if (default_index && std::find(kept.begin(), kept.end(), *default_index) == kept.end()) {
     kept.push_back(*default_index);
   }

@@ -36,9 +36,9 @@ bool throttled(const Round& round);
 // says so.
 Samples usable(const Samples& samples, std::string* note = nullptr);
 
-// Of a stage of halving: the best half and the default, in the order of `median_ns`, at least
-// `at_least` when there are so many.
-std::vector<size_t> survivors(std::span<const double> median_ns,
+// Of a stage of halving: the best half by their medians, at least `at_least` when there are so
+// many; with them who is within the noise of the last of these, and the default. Best first.
+std::vector<size_t> survivors(std::span<const std::vector<double>> times_ns,
                               std::optional<size_t> default_index, size_t at_least);
 
 struct Contender {

@@ -86,6 +86,7 @@ class DeviceWorker {
   const runtime::DeviceInfo& info() const { return info_; }
   int64_t memory_bytes() const { return memory_bytes_; }
   int64_t restarts() const { return restarts_; }
+  pid_t child_pid() const { return child_ != nullptr ? child_->pid() : -1; }
 
   // The tuner's own kernels for this device, by entry. Before anything below.
   void set_tools(std::map<std::string, BinaryPtr> tools);

@@ -31,6 +31,9 @@ constexpr int kMostExtra = 3;    // times the wanted rounds, when some are throt
 constexpr size_t kFinalists = 8;
 constexpr double kVerifyShare = 0.6;  // of a problem's time
 constexpr int kHarnessRetries = 1;
+constexpr const char* kUncompiled = "not compiled within the budget";  // as candidates.cpp says
+// Begins the reason of a decision that the budget ended early; the next run takes it up again.
+constexpr std::string_view kPartial = "only a part was tried within the budget: ";
 
 struct Job {
   const Op* op = nullptr;
@@ -66,6 +69,7 @@ class Search {
   void add_jobs(const runtime::WorkloadItem& item, const Target& target, const std::string& label,
                 std::vector<Job>& jobs);
   bool already_done(const Job& job);
+  bool holds_current(const Job& job, const Hash128& plan);
   const CandidateSet& candidates_of(const Job& job);
   ProblemReport tune_one(const Job& job);
   void rank_only(const Job& job, ProblemReport& report);
@@ -76,10 +80,8 @@ class Search {
                            int rounds, ProblemReport& report);
   void drop_impossible(const Job& job, const Case& typical, std::vector<Entrant>& field,
                        Samples& samples, ProblemReport& report);
-  void note_rejection(const Job& job, const std::string& config, const std::string& stage,
-                      const std::string& reason, const std::string& detail, ProblemReport& report);
-  void reject(const Job& job, const std::string& config, const std::string& stage,
-              const std::string& reason, const std::string& detail, ProblemReport& report);
+  void reject(const Job& job, const Candidate& candidate, const std::string& stage, Outcome outcome,
+              const std::string& detail, ProblemReport& report);
   void store_measured(const Job& job, const std::vector<Entrant>& finalists, const Samples& samples,
                       const std::string& note, ProblemReport& report);
   cache::PlanRecord record_of(const Job& job, const Candidate& candidate, const std::string& arch,
@@ -102,6 +104,7 @@ class Search {
   double problem_start_s_ = 0;
   double problem_deadline_s_ = 0;
   int first_round_ = 0;
+  bool cut_short_ = false;                    // the problem at hand, by the budget
   std::vector<cache::Rejection> rejections_;  // of the problem at hand
   std::string candidates_key_;
   CandidateSet candidates_;
@@ -128,6 +131,21 @@ double fastest_possible_ns(const Op& op, const Sizes& sizes, const Gpu& gpu) {
 std::string problem_text(const Job& job) {
   return fmt::format("{} {} {} on {}", job.op->name, job.problem.shape, job.problem.bucket,
                      job.gpu_label);
+}
+
+// Ends the detail of a rejection: with other binaries, or planned for another GPU, a config is to
+// be tried again.
+std::string what_ran(const Target& target, const Candidate& candidate) {
+  std::string text = "; binaries";
+  for (const BinaryPtr& binary : candidate.binaries) text += " " + binary->key.hex();
+  if (!target.limits.empty()) text += " under the limits of " + target.limits;
+  return text;
+}
+
+// Only what says that the code itself is broken; a timeout or a crash may have been the machine's.
+bool is_for_good(const cache::Rejection& rejection) {
+  return rejection.reason == outcome_name(Outcome::wrong) ||
+         rejection.reason == outcome_name(Outcome::trap);
 }
 
 Contender contender_of(const Candidate& candidate, std::vector<double> times_ns) {
@@ -203,16 +221,23 @@ bool Search::already_done(const Job& job) {
   if (options_.redo == TuneOptions::Redo::again) return false;
   const std::optional<cache::DecisionRow> row =
       store_.find_decision(job.problem, gpu_class_key(job.target.gpu));
-  if (!row) return false;
+  if (!row || row->decision.reason.starts_with(kPartial) || !holds_current(job, row->decision.plan))
+    return false;
   if (!job.target.limits.empty()) {
     const std::vector<cache::Timing> timings =
         store_.timings(job.problem, gpu_class_key(job.target.device));
-    return std::any_of(timings.begin(), timings.end(),
-                       [&](const cache::Timing& t) { return t.limits == job.target.limits; });
+    return std::any_of(timings.begin(), timings.end(), [&](const cache::Timing& t) {
+      return t.limits == job.target.limits && holds_current(job, t.plan);
+    });
   }
   const DecisionKind good_enough =
       worker_ != nullptr ? DecisionKind::measured : DecisionKind::predicted;
-  return row->decision.kind <= good_enough && store_.find_plan(row->decision.plan).has_value();
+  return row->decision.kind <= good_enough;
+}
+
+bool Search::holds_current(const Job& job, const Hash128& plan) {
+  const std::optional<cache::PlanRecord> record = store_.find_plan(plan);
+  return record && is_current(*record, *job.op, job.fixed, job.target.gpu);
 }
 
 const CandidateSet& Search::candidates_of(const Job& job) {
@@ -227,27 +252,23 @@ const CandidateSet& Search::candidates_of(const Job& job) {
                                    .out_of_time = [this] { return out_of_time(); },
                                    .sizes = &sizes});
     // A set that was cut short is not the set of the next bucket.
-    if (!candidates_.rules.contains("not compiled within the budget")) candidates_key_ = key;
+    if (!candidates_.rules.contains(kUncompiled)) candidates_key_ = key;
   }
   return candidates_;
 }
 
-void Search::note_rejection(const Job& job, const std::string& config, const std::string& stage,
-                            const std::string& reason, const std::string& detail,
-                            ProblemReport& report) {
+void Search::reject(const Job& job, const Candidate& candidate, const std::string& stage,
+                    Outcome outcome, const std::string& detail, ProblemReport& report) {
+  const std::string reason = outcome_name(outcome);
+  // What ran is known of the class that ran it, whichever GPU it stood for.
   rejections_.push_back({.problem = job.problem,
-                         .gpu_class = gpu_class_key(job.target.gpu),
-                         .config = config,
+                         .gpu_class = gpu_class_key(job.target.device),
+                         .config = candidate.text,
                          .stage = stage,
                          .reason = reason,
-                         .detail = detail});
+                         .detail = detail + what_ran(job.target, candidate)});
   ++report.rejected[reason];
-}
-
-void Search::reject(const Job& job, const std::string& config, const std::string& stage,
-                    const std::string& reason, const std::string& detail, ProblemReport& report) {
-  note_rejection(job, config, stage, reason, detail, report);
-  log(fmt::format("{}: rejected {} ({}: {})", problem_text(job), config, reason, detail));
+  log(fmt::format("{}: rejected {} ({}: {})", problem_text(job), candidate.text, reason, detail));
 }
 
 cache::PlanRecord Search::record_of(const Job& job, const Candidate& candidate,
@@ -288,6 +309,7 @@ void Search::rank_only(const Job& job, ProblemReport& report) {
     contenders.push_back(contender_of(set.candidates[i], {all_ns.back()}));
     if (set.candidates[i].is_default()) default_index = i;
   }
+  if (cut_short_ && contenders.size() == 1 && default_index) throw Abandoned{"partial"};
   const Verdict verdict = decide(contenders, default_index, kModelNoise);
   const Candidate& winner = set.candidates[verdict.winner];
 
@@ -308,17 +330,19 @@ void Search::rank_only(const Job& job, ProblemReport& report) {
   if (default_index && *default_index != verdict.winner)
     result.timings.push_back(timing(*default_index));
   for (const size_t i : verdict.tie_group) report.tie_group.push_back(set.candidates[i].text);
-  result.decision = {.problem = job.problem,
-                     .gpu_class = gpu_class_key(job.target.gpu),
-                     .gpu_label = job.gpu_label,
-                     .config = winner.text,
-                     .plan = result.plans.front().id,
-                     .kind = DecisionKind::predicted,
-                     .reason = "by the analytic model: " + verdict.reason,
-                     .tie_group = report.tie_group,
-                     .time_ns = all_ns[verdict.winner],
-                     .default_time_ns = default_index ? all_ns[*default_index] : 0,
-                     .decided_at = std::time(nullptr)};
+  result.decision = {
+      .problem = job.problem,
+      .gpu_class = gpu_class_key(job.target.gpu),
+      .gpu_label = job.gpu_label,
+      .config = winner.text,
+      .plan = result.plans.front().id,
+      .kind = DecisionKind::predicted,
+      .reason = fmt::format("{}by the analytic model: {}",
+                            cut_short_ ? kPartial : std::string_view(), verdict.reason),
+      .tie_group = report.tie_group,
+      .time_ns = all_ns[verdict.winner],
+      .default_time_ns = default_index ? all_ns[*default_index] : 0,
+      .decided_at = std::time(nullptr)};
   result.rejections = std::move(rejections_);
   store_.put(result);
 
@@ -349,6 +373,7 @@ std::vector<Search::Entrant> Search::verified_entrants(const Job& job,
   for (size_t i = 0; i < order.size(); ++i) {
     if (stopped()) throw Abandoned{"stopped"};
     if (options_.budget_s > 0 && now_s() > verify_until_s && entrants.size() >= 2) {
+      cut_short_ = true;
       report.rejected["not tried within the budget"] += static_cast<int64_t>(order.size() - i);
       break;
     }
@@ -367,8 +392,7 @@ std::vector<Search::Entrant> Search::verified_entrants(const Job& job,
         --i;
         break;
       default:
-        reject(job, candidate.text, "verify", outcome_name(verdict.outcome), verdict.detail,
-               report);
+        reject(job, candidate, "verify", verdict.outcome, verdict.detail, report);
     }
   }
   return entrants;
@@ -387,7 +411,10 @@ Samples Search::measured_samples(const Job& job, const Case& typical, std::vecto
   while (!field.empty() && usable_rounds() < rounds &&
          samples.rounds.size() < static_cast<size_t>(kMostExtra * rounds)) {
     if (stopped()) throw Abandoned{"stopped"};
-    if (samples.rounds.size() >= kFirstRounds && out_of_time()) break;
+    if (samples.rounds.size() >= kFirstRounds && out_of_time()) {
+      cut_short_ = true;
+      break;
+    }
     std::vector<PlanWork> plans;
     for (const Entrant& entrant : field)
       plans.push_back(plan_work(*job.op, job.fixed, job.target, *entrant.candidate));
@@ -405,8 +432,7 @@ Samples Search::measured_samples(const Job& job, const Case& typical, std::vecto
       continue;
     }
     const auto index = static_cast<size_t>(measured.index);
-    reject(job, field[index].candidate->text, "measure", outcome_name(measured.outcome),
-           measured.detail, report);
+    reject(job, *field[index].candidate, "measure", measured.outcome, measured.detail, report);
     samples.drop(index);
     field.erase(field.begin() + measured.index);
   }
@@ -420,7 +446,7 @@ void Search::drop_impossible(const Job& job, const Case& typical, std::vector<En
   for (size_t i = field.size(); i-- > 0;) {
     const double time_ns = median(samples.times_ns[i]);
     if (time_ns >= least_ns) continue;
-    reject(job, field[i].candidate->text, "measure", outcome_name(Outcome::impossible),
+    reject(job, *field[i].candidate, "measure", Outcome::impossible,
            fmt::format("{:.0f} ns measured, but the datasheet allows no less than {:.0f} ns",
                        time_ns, least_ns),
            report);
@@ -441,18 +467,17 @@ void Search::measure_on_device(const Job& job, ProblemReport& report) {
   const Case typical = job.kit->measured_case(job.fixed, job.bucket);
   const Sizes sizes = templates::with_derived(*job.op, typical.sizes);
 
-  std::vector<std::string> known_bad;
-  if (options_.redo == TuneOptions::Redo::keep) {
-    for (const cache::Rejection& rejection :
-         store_.rejections(job.problem, gpu_class_key(job.target.gpu))) {
-      known_bad.push_back(rejection.config);
-    }
-  }
+  std::vector<cache::Rejection> known_bad;
+  if (options_.redo == TuneOptions::Redo::keep)
+    known_bad = store_.rejections(job.problem, gpu_class_key(job.target.device));
+  std::erase_if(known_bad, [](const cache::Rejection& r) { return !is_for_good(r); });
   std::vector<std::pair<double, const Candidate*>> ranked;
   for (const Candidate& candidate : set.candidates) {
     const bool known =
-        std::find(known_bad.begin(), known_bad.end(), candidate.text) != known_bad.end();
-    if (known) {
+        std::any_of(known_bad.begin(), known_bad.end(), [&](const cache::Rejection& r) {
+          return r.config == candidate.text && r.detail.ends_with(what_ran(job.target, candidate));
+        });
+    if (known && !candidate.is_default()) {
       ++report.rejected["rejected before"];
     } else {
       ranked.emplace_back(model_ns(job, candidate, sizes), &candidate);
@@ -475,27 +500,36 @@ void Search::measure_on_device(const Job& job, ProblemReport& report) {
   std::string note;
   Samples samples;
   std::vector<Entrant> all;
+  bool last = field.size() <= kFinalists;
   for (bool first = true;; first = false) {
-    const bool last = field.size() <= kFinalists || (!first && out_of_time());
+    last = last || (!first && out_of_time());
     samples = usable(
         measured_samples(job, typical, field, last ? kFinalRounds : kFirstRounds, report), &note);
     if (!field.empty() && !samples.rounds.empty())
       drop_impossible(job, typical, field, samples, report);
     if (field.empty()) throw Abandoned{"failed: no candidate is right"};
-    std::vector<double> medians_ns;
-    for (size_t i = 0; i < field.size(); ++i) {
-      medians_ns.push_back(median(samples.times_ns[i]));
-      if (first) field[i].first_ns = medians_ns.back();
+    if (first) {
+      for (size_t i = 0; i < field.size(); ++i) field[i].first_ns = median(samples.times_ns[i]);
+      all = field;
     }
-    if (first) all = field;
-    if (last || out_of_time()) break;
+    if (last) break;
+    if (out_of_time()) {
+      cut_short_ = true;
+      break;
+    }
     std::vector<Entrant> kept;
-    for (const size_t i : survivors(medians_ns, default_position(field), kFinalists))
+    for (const size_t i : survivors(samples.times_ns, default_position(field), kFinalists))
       kept.push_back(field[i]);
-    // When the default is one too many, the next stage is the last all the same.
-    if (kept.size() == field.size()) break;
+    // The default may be one too many, and who is left may be too close to tell apart.
+    last = kept.size() <= kFinalists + 1 || kept.size() == field.size();
     field = std::move(kept);
   }
+
+  const bool only_default = std::all_of(all.begin(), all.end(), [](const Entrant& entrant) {
+    return entrant.candidate->is_default();
+  });
+  // Nothing was compared with the default, so nothing is decided.
+  if (cut_short_ && only_default) throw Abandoned{"partial"};
 
   std::vector<double> measured_all_ns, model_all_ns;
   for (const Entrant& entrant : all) {
@@ -557,15 +591,17 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
   const double default_ns = default_index ? median(samples.times_ns[*default_index]) : 0;
   // What a stand-in measures is no measurement of the GPU that it stands for.
   const DecisionKind kind = stands_in ? DecisionKind::predicted : DecisionKind::measured;
+  std::string reason = verdict.reason;
+  if (stands_in)
+    reason = fmt::format("on {} under the limits of {}: {}", info.name, job.target.limits, reason);
+  if (cut_short_) reason.insert(0, kPartial);
   result.decision = {.problem = job.problem,
                      .gpu_class = gpu_class_key(job.target.gpu),
                      .gpu_label = job.gpu_label,
                      .config = winner.text,
                      .plan = record_of(job, winner, job.target.gpu.arch(), winner.gpu_binaries).id,
                      .kind = kind,
-                     .reason = stands_in ? fmt::format("on {} under the limits of {}: {}",
-                                                       info.name, job.target.limits, verdict.reason)
-                                         : verdict.reason,
+                     .reason = reason,
                      .tie_group = report.tie_group,
                      .time_ns = winner_ns,
                      .default_time_ns = default_ns,
@@ -586,6 +622,7 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
 ProblemReport Search::tune_one(const Job& job) {
   ProblemReport report{.problem = job.problem, .gpu = job.gpu_label};
   rejections_.clear();
+  cut_short_ = false;
   try {
     if (job.target.gpu.cc() < job.op->min_cc) throw Abandoned{"unsupported"};
     const CandidateSet& set = candidates_of(job);
@@ -593,13 +630,22 @@ ProblemReport Search::tune_one(const Job& job) {
     report.kept = set.kept;
     report.distinct_binaries = set.distinct_binaries;
     report.rejected = set.rules;
-    for (const Dropped& dropped : set.dropped)
-      note_rejection(job, dropped.config, dropped.stage, dropped.reason, dropped.detail, report);
+    cut_short_ = set.rules.contains(kUncompiled);
+    for (const Dropped& dropped : set.dropped) {
+      rejections_.push_back({.problem = job.problem,
+                             .gpu_class = gpu_class_key(job.target.gpu),
+                             .config = dropped.config,
+                             .stage = dropped.stage,
+                             .reason = dropped.reason,
+                             .detail = dropped.detail});
+      ++report.rejected[dropped.reason];
+    }
     if (worker_ == nullptr) {
       rank_only(job, report);
     } else {
       measure_on_device(job, report);
     }
+    if (cut_short_) report.state = "partial";
   } catch (const Abandoned& abandoned) {
     report.state = abandoned.state;
     log(fmt::format("{}: {}", problem_text(job), report.state));
@@ -655,6 +701,8 @@ TuneReport Search::run() {
     } else {
       row = tune_one(job);
       if (row.state == "stopped") report.end = TuneReport::End::stopped;
+      if (row.state == "partial" && report.end == TuneReport::End::finished)
+        report.end = TuneReport::End::budget;
     }
     report.problems.push_back(std::move(row));
   }

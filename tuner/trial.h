@@ -32,6 +32,10 @@ class PreparedCase {
 
   RunVerdict check(const RunnablePlan& plan);
 
+  // False when something changed its inputs or references since it was proven: nothing that runs
+  // next may be blamed for that.
+  bool intact() { return digest() == digest_; }
+
   // Memory beyond the outputs was changed: nothing in this process can be trusted any more.
   bool damaged() const { return damaged_; }
   const templates::Case& call() const { return case_; }

@@ -40,7 +40,7 @@ struct TuneOptions {
 struct ProblemReport {
   cache::Problem problem;
   std::string gpu;                  // slug
-  std::string state = "tuned";      // or "kept", "no memory", "budget", "stopped", "unsupported", "failed: ..."
+  std::string state = "tuned";      // or "partial" (the budget ended it), "kept", "no memory", "budget", "stopped", "unsupported", "failed: ..."
   int64_t space_size = 0;           // product of the axes
   int64_t kept = 0;                 // after the rules and static limits
   int64_t distinct_binaries = 0;
@@ -70,10 +70,12 @@ struct VerifyOptions {
   std::string worker;
   std::function<void(const std::string& line)> log;
 };
+enum class VerifyOutcome { passed, failed, unproven };  // unproven: it could not be run, and says nothing of the config
 struct VerifyRow {
   cache::Problem problem;
   std::string config;
   bool passed = false;
+  VerifyOutcome outcome = VerifyOutcome::unproven;
   std::string detail;
 };
 std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options);
@@ -94,6 +96,7 @@ struct BenchRow {
   double ceiling_gb_per_s = 0;      // measured for this mix in this run
   double floor_ns = 0;              // bytes / ceiling
   double launch_ns = 0;             // an empty kernel, same method
+  std::string problem;              // why nothing was measured; "": it was
 };
 std::vector<BenchRow> bench(cache::Store& store, const BenchOptions& options);
 

@@ -38,6 +38,11 @@ Proof proof_of(cache::Store& store, const cache::Decision& decision, const Gpu& 
   const std::optional<cache::PlanRecord> record = store.find_plan(decision.plan);
   if (!record) fail(Status::not_found, "the store does not hold the plan of this decision");
   proof.record = *record;
+  if (!is_current(*record, op, proof.fixed, gpu)) {
+    fail(Status::unsupported,
+         "the decision is stale: the kernel's source has changed since, so it serves nobody; tune "
+         "again");
+  }
   const templates::LaunchPlan launches = op.plan(proof.fixed, config, gpu);
   if (record->kernels.size() != launches.kernels.size()) {
     fail(Status::unsupported, "the stored plan has {} kernels, this build launches {}",
@@ -58,6 +63,11 @@ Proof proof_of(cache::Store& store, const cache::Decision& decision, const Gpu& 
     proof.work.smem_bytes.push_back(launches.kernels[i].dynamic_smem_bytes);
   }
   return proof;
+}
+
+const char* outcome_text(VerifyOutcome outcome) {
+  if (outcome == VerifyOutcome::unproven) return "not proven";
+  return outcome == VerifyOutcome::passed ? "passed" : "FAILED";
 }
 
 }  // namespace
@@ -91,6 +101,7 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
       const bool says_nothing =
           verdict.outcome == Outcome::harness || verdict.outcome == Outcome::no_memory;
       if (!says_nothing) {
+        row.outcome = row.passed ? VerifyOutcome::passed : VerifyOutcome::failed;
         store.put_verification(
             {.plan = proof.record.id,
              .problem = decision.problem,
@@ -106,7 +117,7 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
     }
     if (options.log) {
       options.log(fmt::format("{} {} {}: {} ({})", row.problem.op, row.problem.shape,
-                              row.problem.bucket, row.passed ? "passed" : "FAILED", row.detail));
+                              row.problem.bucket, outcome_text(row.outcome), row.detail));
     }
     rows.push_back(std::move(row));
   }

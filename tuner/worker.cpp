@@ -159,7 +159,10 @@ PreparedCase& Worker::prepared_case(const Kit& kit, const Case& c,
       fmt::format("{} {} {}", kit.op->name, static_cast<int>(alignment), case_json(c).dump());
   const auto found = std::find_if(cases_.begin(), cases_.end(),
                                   [&](const KeptCase& kept) { return kept.key == key; });
-  if (found != cases_.end()) {
+  // An earlier candidate may have written here while it was tried on another case.
+  if (found != cases_.end() && !found->prepared->intact()) {
+    cases_.erase(found);
+  } else if (found != cases_.end()) {
     cases_.splice(cases_.begin(), cases_, found);
     return *cases_.front().prepared;
   }

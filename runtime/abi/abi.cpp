@@ -207,7 +207,7 @@ kiln_status kiln_plan_destroy(kiln_plan* plan) {
   if (plan == nullptr) return KILN_OK;
   return guarded([&] {
     kiln::runtime::require_plan(plan);
-    plan->open.store(false, std::memory_order_release);
+    kiln::runtime::retire_plan(plan);
   });
 }
 

@@ -129,7 +129,8 @@ KILN_API kiln_status kiln_seal(kiln_session *session);
  * plan: receives the handle; NULL on failure. Plans of equal op and shape share their kernels. */
 KILN_API kiln_status kiln_plan_create(kiln_session *session, const char *op, const char *shape, kiln_plan **plan);
 
-/* Frees one plan. NULL is legal. */
+/* Closes one plan; later calls on it return KILN_CLOSED. To be able to say so the library keeps a shell of about 200 bytes for every plan that
+ * was ever created, until the process ends: create plans once, not per call. NULL is legal. */
 KILN_API kiln_status kiln_plan_destroy(kiln_plan *plan);
 
 /* ---- questions ------------------------------------------------------------------------------------------------------------- */

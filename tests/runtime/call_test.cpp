@@ -197,6 +197,41 @@ TEST_F(CallTest, LaunchErrorIsReturnedAndNamed) {
   EXPECT_OK(call_with(&StagedRowsArgs::num_rows, 8));
 }
 
+TEST_F(CallTest, PlansComeAndGoWithoutEndAndTheirCallsStayCounted) {
+  constexpr int kPlans = 100'000;
+  const StagedRowsArgs args = staged_rows_args(8);
+  fake_cuda_set_recording(0);
+  kiln_plan* gone = nullptr;
+  for (int i = 0; i < kPlans; ++i) {
+    ASSERT_OK(kiln_plan_create(session_, "staged_rows", kStagedShape, &gone));
+    if (i % 1000 == 0) ASSERT_OK(call_staged_rows(gone, args));
+    ASSERT_OK(kiln_plan_destroy(gone));
+  }
+  EXPECT_REFUSED(kiln_plan_destroy(gone), KILN_CLOSED, "kiln_plan_destroy");
+  EXPECT_REFUSED(call_staged_rows(gone, args), KILN_CLOSED, "kiln_plan_destroy");
+  ASSERT_OK(call_staged_rows(rows_, args));
+  EXPECT_EQ(stats(session_).calls, kPlans / 1000 + 1u);
+}
+
+TEST_F(CallTest, PlansLeaveTheirSessionInAnyOrder) {
+  kiln_session* other = open("cuda:1");
+  ASSERT_OK(kiln_prepare(other, nullptr, nullptr, nullptr));
+  kiln_plan* kept = plan(other, "staged_rows", kStagedShape);
+  std::array<kiln_plan*, 3> plans{};
+  for (kiln_plan*& one : plans) one = plan(session_, "staged_rows", kStagedShape);
+  const StagedRowsArgs args = staged_rows_args(8);
+  for (const size_t i : {1, 2, 0}) {
+    ASSERT_OK(call_staged_rows(plans[i], args));
+    ASSERT_OK(kiln_plan_destroy(plans[i]));
+    ASSERT_OK(call_staged_rows(rows_, args));
+  }
+  EXPECT_EQ(stats(session_).calls, 6u);
+  EXPECT_EQ(stats(other).calls, 0u);
+  ASSERT_OK(kiln_close(session_));
+  EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_CLOSED, "kiln_close");
+  EXPECT_OK(call_staged_rows(kept, args));
+}
+
 class WorkspaceTest : public RuntimeTest {
  protected:
   void SetUp() override {

@@ -26,6 +26,15 @@ class FaultsTest : public RuntimeTest {
     return status;
   }
 
+  // That of this thread, read by setting it twice.
+  static CUstreamCaptureMode capture_mode() {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    EXPECT_EQ(cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+    CUstreamCaptureMode again = mode;
+    EXPECT_EQ(cuThreadExchangeStreamCaptureMode(&again), CUDA_SUCCESS);
+    return mode;
+  }
+
   void change_store(const std::string& sql) {
     sqlite3* db = nullptr;
     ASSERT_EQ(sqlite3_open(store_path_.c_str(), &db), SQLITE_OK);
@@ -80,10 +89,20 @@ TEST_F(FaultsTest, AnyDriverCallMayFailAndTheNextSessionWorks) {
         }
         ASSERT_EQ(run_once(), KILN_OK)
             << function << " call " << after << ": " << kiln_last_error();
+        EXPECT_EQ(capture_mode(), CU_STREAM_CAPTURE_MODE_GLOBAL) << function << " call " << after;
       }
     }
   }
   EXPECT_GT(refused, 10);
+}
+
+TEST_F(FaultsTest, CardThatCannotBeDescribedIsADriverError) {
+  for (const char* function : {"cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
+                               "cuDeviceTotalMem", "cuDeviceGetPCIBusId"}) {
+    fake_cuda_reset();
+    ASSERT_EQ(fake_cuda_fail_times(function, CUDA_ERROR_UNKNOWN, 0, 1), 1);
+    EXPECT_REFUSED(run_once(), KILN_DRIVER_ERROR, "CUDA_ERROR_UNKNOWN");
+  }
 }
 
 TEST_F(FaultsTest, BinaryForAnotherGpuIsCompiledAnewAndSaidWhenItCannotBe) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
 #include <random>
 
 namespace kiln::tuner {
@@ -146,29 +148,47 @@ TEST(Usable, ACardThatAlwaysThrottlesIsMeasuredAllTheSame) {
   EXPECT_EQ(note, "5 of 5 rounds throttled, all kept");
 }
 
+std::vector<std::vector<double>> one_round(const std::vector<double>& times_ns) {
+  std::vector<std::vector<double>> samples;
+  for (const double time_ns : times_ns) samples.push_back({time_ns});
+  return samples;
+}
+
 TEST(Survivors, AreTheBestHalfAndTheDefault) {
-  const std::vector<double> median_ns{90, 10, 20, 30, 40, 50, 60, 70};
-  EXPECT_EQ(survivors(median_ns, 0, 2), (std::vector<size_t>{1, 2, 3, 4, 0}));
-  EXPECT_EQ(survivors(median_ns, 1, 2), (std::vector<size_t>{1, 2, 3, 4}));
+  const auto times_ns = one_round({90, 10, 20, 30, 40, 50, 60, 70});
+  EXPECT_EQ(survivors(times_ns, 0, 2), (std::vector<size_t>{1, 2, 3, 4, 0}));
+  EXPECT_EQ(survivors(times_ns, 1, 2), (std::vector<size_t>{1, 2, 3, 4}));
 }
 
 TEST(Survivors, AreAtLeastSoMany) {
-  const std::vector<double> median_ns{5, 4, 3, 2, 1};
-  EXPECT_EQ(survivors(median_ns, std::nullopt, 4).size(), 4u);
-  EXPECT_EQ(survivors(median_ns, std::nullopt, 40).size(), 5u);
+  const auto times_ns = one_round({5, 4, 3, 2, 1});
+  EXPECT_EQ(survivors(times_ns, std::nullopt, 4).size(), 4u);
+  EXPECT_EQ(survivors(times_ns, std::nullopt, 40).size(), 5u);
 }
 
 TEST(Survivors, ShrinkToTheFinalistsInFewStages) {
   size_t field = 300;
   int stages = 0;
   while (field > 9 && stages < 20) {
-    std::vector<double> median_ns(field);
-    for (size_t i = 0; i < field; ++i) median_ns[i] = static_cast<double>(i);
-    field = survivors(median_ns, field - 1, 8).size();
+    std::vector<double> times_ns(field);
+    for (size_t i = 0; i < field; ++i) times_ns[i] = static_cast<double>(i);
+    field = survivors(one_round(times_ns), field - 1, 8).size();
     ++stages;
   }
   EXPECT_LE(stages, 6);
   EXPECT_LE(field, 9u);
+}
+
+TEST(Survivors, OfNearEqualsAreTheSameWhateverTheNoise) {
+  for (const uint32_t seed : {100u, 900u}) {
+    std::vector<std::vector<double>> times_ns{around(2000, 0.01, seed, 3)};
+    for (uint32_t i = 1; i < 25; ++i) times_ns.push_back(around(1000, 0.01, seed + i, 3));
+    std::vector<size_t> kept = survivors(times_ns, std::nullopt, 8);
+    std::sort(kept.begin(), kept.end());
+    std::vector<size_t> near_equals(24);
+    std::iota(near_equals.begin(), near_equals.end(), size_t{1});
+    EXPECT_EQ(kept, near_equals) << "seed " << seed;
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "tests/tuner/toy_op.h"
 
@@ -17,10 +18,13 @@ namespace {
 
 constexpr size_t kMaxArgsBytes = 128;
 constexpr int kRefused = 1;
+constexpr double kSubmitNs = 7e6;  // until a graph that is launched on an idle device begins
 
 void* host(uint64_t pointer) { return reinterpret_cast<void*>(pointer); }
 
 double toy_ns(int64_t behaviour) {
+  if (behaviour >= kToyRight && behaviour < kToyRightEnd)
+    return 1.2e6 + 1e5 * static_cast<double>(behaviour - kToyRight);
   switch (behaviour) {
     case kToyDefault:
       return 2e6;
@@ -88,6 +92,7 @@ runtime::LaunchResult HostDevice::launch(const runtime::LoadedKernel& kernel, ru
     if (is_toy) captured_.push_back(std::move(launch));
     return {};
   }
+  busy_ = true;
   if (is_toy) {
     run(launch, false);
   } else {
@@ -116,6 +121,7 @@ void HostDevice::run_toy(const Json& image, const std::vector<uint64_t>& args, b
       y[r * y_stride + c] = static_cast<int32_t>(x[r * x_stride + c] * scale);
   }
   if (rows == 0) return;
+  if (x != current_input_) earlier_input_ = std::exchange(current_input_, x);
   const int64_t last = (rows - 1) * y_stride + columns - 1;
   switch (behaviour) {
     case kToyWrong:
@@ -147,6 +153,9 @@ void HostDevice::run_toy(const Json& image, const std::vector<uint64_t>& args, b
       break;
     case kToyChangesInput:
       x[0] ^= 1;
+      break;
+    case kToyChangesEarlierInput:
+      if (earlier_input_ != nullptr) *earlier_input_ ^= 1;
       break;
     case kToyTrapsWhenTimed:
       broken_ = broken_ || timed;
@@ -204,7 +213,10 @@ void HostDevice::fill(runtime::DevicePtr to, uint8_t value, int64_t bytes, runti
   if (bytes > 0) std::memset(host(to), value, static_cast<size_t>(bytes));
 }
 
-void HostDevice::synchronize(runtime::Stream) { require_healthy(); }
+void HostDevice::synchronize(runtime::Stream) {
+  require_healthy();
+  busy_ = false;
+}
 
 void HostDevice::begin_capture(runtime::Stream) {
   require_healthy();
@@ -221,13 +233,14 @@ std::unique_ptr<runtime::Graph> HostDevice::end_capture(runtime::Stream) {
 
 void HostDevice::launch_graph(runtime::Graph& graph, runtime::Stream) {
   require_healthy();
+  busy_ = true;
   for (const Launch& launch : static_cast<HostGraph&>(graph).launches) run(launch, true);
 }
 
 double HostDevice::time_graph_ns(runtime::Graph& graph, runtime::Stream stream) {
+  double time_ns = busy_ ? 0 : kSubmitNs;
   launch_graph(graph, stream);
-  require_healthy();
-  double time_ns = 0;
+  synchronize(stream);
   for (const Launch& launch : static_cast<HostGraph&>(graph).launches)
     time_ns += toy_ns(launch.function->image.at("behaviour"));
   return time_ns;

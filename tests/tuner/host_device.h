@@ -69,6 +69,9 @@ class HostDevice : public runtime::Device {
   std::map<runtime::DevicePtr, int64_t> live_;
   bool broken_ = false;
   bool capturing_ = false;
+  bool busy_ = false;  // work was submitted that nobody has waited for
+  int32_t* current_input_ = nullptr;
+  int32_t* earlier_input_ = nullptr;  // of the call before, when that was another one
   std::vector<Launch> captured_;
 };
 

@@ -6,9 +6,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 
 #include "runtime/plan_record.h"
 #include "tests/tuner/toy_op.h"
+#include "tuner/device_tools.h"
 #include "tuner/tuner.h"
 
 namespace kiln::tuner {
@@ -137,6 +139,18 @@ TEST_F(Search, TieGoesToTheOneWithFewerResources) {
   EXPECT_EQ(row.tie_group.size(), 2u);
 }
 
+TEST_F(Search, FinalTimesComeFromAllRoundsWhenTheDefaultIsTheSlowestOfNine) {
+  std::vector<int64_t> space{testing::kToyDefault};
+  for (int64_t right = testing::kToyRight; right < testing::kToyRightEnd; ++right)
+    space.push_back(right);
+  const ProblemReport row = tune_space(space);
+  EXPECT_EQ(row.winner, config_text(testing::kToyRight));
+  EXPECT_EQ(row.measured, 9);
+  const std::vector<cache::Timing> timings = store_->timings(problem(), host_class());
+  EXPECT_EQ(timings.size(), 9u);
+  for (const cache::Timing& timing : timings) EXPECT_EQ(timing.rounds, 15);
+}
+
 TEST_F(Search, TwoRunsGiveTheSameWinner) {
   const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFastMoreRegisters,
                                    testing::kToyFast, testing::kToyMiddling};
@@ -173,6 +187,57 @@ TEST_F(Search, RejectedCandidateIsNotTriedAgainButWithRedoItIs) {
       tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyTrap}).rejected.at("trap"),
       1);
   EXPECT_EQ(report_.worker_restarts, 1);
+}
+
+TEST_F(Search, TimeoutIsTriedAgainOnTheNextRun) {
+  tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyHang});
+  store_->forget(problem(), host_class());
+  const ProblemReport row =
+      tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyHang});
+  EXPECT_FALSE(row.rejected.contains("rejected before"));
+  EXPECT_EQ(row.rejected.at("timeout"), 1);
+}
+
+TEST_F(Search, RejectionOfOtherBinariesOrOfTheDefaultIsNoReasonToSkip) {
+  const templates::Op& op = testing::toy_op();
+  const templates::KernelLaunch launch =
+      op.plan({{"scale", 3}}, {{"behaviour", testing::kToyDefault}, {"twin", 0}},
+              find_gpu("a100-sxm4-80gb"))
+          .kernels[0];
+  const std::string key = jit::binary_key(templates::kernel_source(op, launch), "sm_80",
+                                          templates::compile_options(launch))
+                              .hex();
+  std::vector<cache::Rejection> old;
+  for (const int64_t behaviour : {testing::kToyDefault, testing::kToyFast}) {
+    old.push_back({.problem = problem(),
+                   .gpu_class = host_class(),
+                   .config = config_text(behaviour),
+                   .stage = "verify",
+                   .reason = "wrong",
+                   .detail = "y is wrong; binaries " + key});
+  }
+  ASSERT_TRUE(store_->put_rejections(old));
+  const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast});
+  EXPECT_EQ(row.measured, 2);
+  EXPECT_EQ(row.winner, config_text(testing::kToyFast));
+}
+
+TEST_F(Search, BudgetThatEndsASearchLeavesItPartialAndTheNextRunTakesItUp) {
+  options_.budget_s = 4;
+  options_.log = [&](const std::string& line) {
+    if (line.find("rejected") != std::string::npos)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2600));
+  };
+  const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyWrong,
+                                   testing::kToyMiddling};
+  const ProblemReport row = tune_space(space);
+  EXPECT_EQ(row.state, "partial");
+  EXPECT_EQ(row.measured, 2);
+  EXPECT_EQ(report_.end, TuneReport::End::budget);
+  EXPECT_EQ(row.winner, config_text(testing::kToyFast));
+  options_.budget_s = 0;
+  EXPECT_EQ(tune_space(space).state, "tuned");
+  EXPECT_EQ(tune_space(space).state, "kept");
 }
 
 TEST_F(Search, NoMemoryIsAStateOfTheRow) {
@@ -244,6 +309,7 @@ TEST_F(Search, VerifyProvesStoredWinnersAndRecordsIt) {
       verify(*store_, {.device = "cuda:0", .ops = {"toy"}, .worker = TOY_WORKER, .log = {}});
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_TRUE(rows[0].passed) << rows[0].detail;
+  EXPECT_EQ(rows[0].outcome, VerifyOutcome::passed);
   EXPECT_EQ(rows[0].config, config_text(testing::kToyFast));
 }
 
@@ -269,7 +335,30 @@ TEST_F(Search, VerifyFindsAWinnerThatIsWrongHere) {
       verify(*store_, {.device = "cuda:0", .ops = {}, .worker = TOY_WORKER, .log = {}});
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_FALSE(rows[0].passed);
+  EXPECT_EQ(rows[0].outcome, VerifyOutcome::failed);
   EXPECT_NE(rows[0].detail.find("wrong"), std::string::npos) << rows[0].detail;
+}
+
+TEST_F(Search, DecisionOfAnotherSourceIsStaleAndNotKept) {
+  tune_space({testing::kToyDefault, testing::kToyFast});
+  // As an older source would have left it: the plan names another binary of the store.
+  cache::TuningResult old{.decision = decision()->decision};
+  const templates::Config fast{{"behaviour", testing::kToyFast}, {"twin", 0}};
+  const Hash128 other = jit::binary_key(
+      tool_source(tool_kernels().front().first, tool_kernels().front().second), "sm_80", {});
+  old.plans = {
+      runtime::plan_record(testing::toy_op(), {{"scale", 3}}, fast, "sm_80",
+                           testing::toy_op().plan({{"scale", 3}}, fast, find_gpu("a100-sxm4-80gb")),
+                           std::vector<Hash128>{other})};
+  old.decision.plan = old.plans[0].id;
+  ++old.decision.decided_at;
+  ASSERT_TRUE(store_->put(old));
+  const std::vector<VerifyRow> rows =
+      verify(*store_, {.device = "cuda:0", .ops = {}, .worker = TOY_WORKER, .log = {}});
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].outcome, VerifyOutcome::unproven);
+  EXPECT_NE(rows[0].detail.find("stale"), std::string::npos) << rows[0].detail;
+  EXPECT_EQ(tune_space({testing::kToyDefault, testing::kToyFast}).state, "tuned");
 }
 
 TEST_F(Search, LimitsOfAnotherGpuGiveItAPredictedDecision) {

@@ -26,6 +26,9 @@ enum ToyBehaviour : int64_t {
   kToyTrapsWhenTimed,
   kToyHangsWhenTimed,
   kToyImpossible,  // right, 0.001 ns
+  kToyRight,       // the first of eight that are right, 1200 ns and then 100 ns more each
+  kToyRightEnd = kToyRight + 8,
+  kToyChangesEarlierInput = kToyRightEnd,  // right, and changes x of the call before
   kToyBehaviours,
 };
 
