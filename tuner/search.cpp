@@ -344,7 +344,7 @@ void Search::rank_only(const Job& job, ProblemReport& report) {
       .default_time_ns = default_index ? all_ns[*default_index] : 0,
       .decided_at = std::time(nullptr)};
   result.rejections = std::move(rejections_);
-  store_.put(result);
+  if (!store_.put(result)) throw Abandoned{"failed: the store did not keep the result"};
 
   // What proves the winner on a machine without a compiler.
   binaries_.keep(binaries_.oracle(*job.kit, job.fixed, job.target.gpu.arch()));
@@ -607,7 +607,7 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
                      .default_time_ns = default_ns,
                      .decided_at = std::time(nullptr)};
   result.rejections = std::move(rejections_);
-  store_.put(result);
+  if (!store_.put(result)) throw Abandoned{"failed: the store did not keep the result"};
 
   report.winner = winner.text;
   report.kind = kind;

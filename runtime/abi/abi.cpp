@@ -1,7 +1,9 @@
 // The functions of kiln.h: each checks its handles and pointers, does one thing of Session, and
 // turns what fails into a status.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -46,6 +48,17 @@ kiln_options read_options(const kiln_options* options) {
          "kiln_open: options has {} bytes, newer than this library's {}, and sets an option that "
          "this library does not "
          "know; update libkiln or leave the new options zero",
+         size, sizeof known);
+  }
+  // An older header ends with one of these fields; half a pointer is never meant.
+  constexpr size_t kEnds[] = {offsetof(kiln_options, device),   offsetof(kiln_options, store),
+                              offsetof(kiln_options, pack),     offsetof(kiln_options, log),
+                              offsetof(kiln_options, log_user), offsetof(kiln_options, log_level)};
+  if (size < sizeof known &&
+      std::find(std::begin(kEnds), std::end(kEnds), size) == std::end(kEnds)) {
+    fail(Status::invalid_argument,
+         "kiln_open: options->size is {}, which ends inside a field; set it to "
+         "sizeof(kiln_options), which is {} here",
          size, sizeof known);
   }
   std::memcpy(&known, options, std::min(size, sizeof known));

@@ -33,7 +33,8 @@ Json rows_json(const std::vector<tuner::BenchRow>& rows) {
          {"ceiling_gb_per_s", known_number(row.ceiling_gb_per_s)},
          {"floor_ns", known_number(row.floor_ns)},
          {"floor_ratio", row.time_ns > 0 ? known_number(row.floor_ns / row.time_ns) : Json()},
-         {"launch_ns", known_number(row.launch_ns)}});
+         {"launch_ns", known_number(row.launch_ns)},
+         {"problem", row.problem.empty() ? Json() : Json(row.problem)}});
   }
   return list;
 }
@@ -104,6 +105,14 @@ ExitCode run_bench(const BenchArguments& arguments, const Common& common) {
     note("nothing was measured: no shape of these ops runs on this device.");
   } else {
     print_rows(rows);
+  }
+  const auto failed = std::find_if(rows.begin(), rows.end(),
+                                   [](const tuner::BenchRow& row) { return !row.problem.empty(); });
+  if (failed != rows.end()) {
+    throw Failure(ExitCode::failed,
+                  fmt::format("{} {} was not measured: {}.", failed->op, sizes_text(*failed),
+                              failed->problem),
+                  "`kiln verify` tells whether its config is right on this device.");
   }
   return ExitCode::ok;
 }

@@ -63,14 +63,14 @@ void print_json(const Json& value) {
   print(value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-void note(std::string_view sentence) { fmt::print(stderr, "kiln: {}\n", sentence); }
+void note(std::string_view sentence) { print_error(fmt::format("kiln: {}\n", sentence)); }
 
-void warn(std::string_view sentence) { fmt::print(stderr, "kiln: warning: {}\n", sentence); }
+void warn(std::string_view sentence) { print_error(fmt::format("kiln: warning: {}\n", sentence)); }
 
 void report_failure(std::string_view sentence, std::string_view next_step) {
   std::fflush(stdout);
-  fmt::print(stderr, "kiln: {}\n", sentence);
-  if (!next_step.empty()) fmt::print(stderr, "  {}\n", next_step);
+  print_error(fmt::format("kiln: {}\n", sentence));
+  if (!next_step.empty()) print_error(fmt::format("  {}\n", next_step));
 }
 
 // --- store --------------------------------------------------------------------------------------

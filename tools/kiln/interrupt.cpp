@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "tools/kiln/common.h"
+#include "tools/kiln/text.h"
 
 namespace kiln::cli {
 namespace {
@@ -56,9 +57,9 @@ void InterruptGuard::watch() {
     signalfd_siginfo info;
     if (read(signals_, &info, sizeof info) != sizeof info) continue;
     if (stop_requested_.exchange(true)) _exit(static_cast<int>(ExitCode::interrupted));
-    fmt::print(stderr,
-               "\nkiln: stopping as soon as the problem at hand is stored; Ctrl-C again ends at "
-               "once.\n");
+    print_error(fmt::format(
+        "\nkiln: stopping as soon as the problem at hand is stored; Ctrl-C again ends at "
+        "once.\n"));
   }
 }
 

@@ -119,6 +119,10 @@ ExitCode run(int argc, char** argv) {
 int main(int argc, char** argv) {
   const kiln::cli::ExitCode code = kiln::cli::run(argc, argv);
   // A reader that went away (`kiln ls | head`) or a full disk must not look like success.
-  if (std::fflush(stdout) != 0 && code == kiln::cli::ExitCode::ok) return 1;
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (lost && code == kiln::cli::ExitCode::ok) {
+    kiln::cli::print_error("kiln: the output could not be written; it is not whole.\n");
+    return 1;
+  }
   return static_cast<int>(code);
 }

@@ -44,7 +44,7 @@ Progress::~Progress() { finish(); }
 void Progress::line(const std::string& text) {
   const std::lock_guard lock(mutex_);
   clear_bar();
-  fmt::print(stderr, "{}\n", text);
+  print_error(fmt::format("{}\n", text));
 }
 
 void Progress::update(int done, int total, const std::string& what, double eta_s) {
@@ -56,7 +56,7 @@ void Progress::update(int done, int total, const std::string& what, double eta_s
     draw_bar(done, total, what, eta_s);
   } else {
     if (done == last_done_ || (!last && now - last_output_ < kLineInterval)) return;
-    fmt::print(stderr, "[{}/{}] {}{}\n", done, total, what, eta_text(eta_s));
+    print_error(fmt::format("[{}/{}] {}{}\n", done, total, what, eta_text(eta_s)));
   }
   last_done_ = done;
   last_output_ = now;
@@ -72,14 +72,14 @@ void Progress::draw_bar(int done, int total, const std::string& what, double eta
   std::string text = fmt::format("[{:#<{}}{:.<{}}] {}/{}{}  {}", "", filled, "", kBarCells - filled,
                                  done, total, eta_text(eta_s), what);
   text.resize(std::min(text.size(), terminal_columns() - 1));
-  fmt::print(stderr, "\r\033[K{}", text);
+  print_error(fmt::format("\r\033[K{}", text));
   std::fflush(stderr);
   bar_drawn_ = true;
 }
 
 void Progress::clear_bar() {
   if (!bar_drawn_) return;
-  fmt::print(stderr, "\r\033[K");
+  print_error(fmt::format("\r\033[K"));
   std::fflush(stderr);
   bar_drawn_ = false;
 }

@@ -8,6 +8,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 
 #include "tools/kiln/exit_codes.h"
 
@@ -140,5 +141,7 @@ std::string nearest(std::string_view name, const std::vector<std::string>& known
 std::string joined(const std::vector<std::string>& items, std::string_view separator) {
   return fmt::format("{}", fmt::join(items, separator));
 }
+
+void print_error(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
 }  // namespace kiln::cli

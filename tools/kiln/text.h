@@ -25,6 +25,9 @@ Json stored_json(const std::string& text);
 // "30s", "5m", "1h", "1h30m", "500ms", or plain seconds. Fails with usage.
 double parse_duration_s(std::string_view text);
 
+// Writes to stderr. One that is full or closed is no reason to end, and fmt::print would throw.
+void print_error(std::string_view text);
+
 // The known name that a typing mistake is most likely to have meant; "" when none is near.
 std::string nearest(std::string_view name, const std::vector<std::string>& known);
 std::string joined(const std::vector<std::string>& items, std::string_view separator = ", ");

@@ -158,7 +158,8 @@ struct Tally {
   size_t tuned = 0;
   size_t kept = 0;
   size_t failed = 0;
-  size_t other = 0;  // stopped, out of budget, or nothing that this GPU can do
+  size_t partial = 0;  // decided among what the budget allowed
+  size_t other = 0;    // stopped, out of budget, or nothing that this GPU can do
 };
 
 Tally tally_of(const tuner::TuneReport& report) {
@@ -166,6 +167,8 @@ Tally tally_of(const tuner::TuneReport& report) {
   for (const tuner::ProblemReport& problem : report.problems) {
     if (problem.state == "tuned") {
       ++tally.tuned;
+    } else if (problem.state == "partial") {
+      ++tally.partial;
     } else if (problem.state == "kept") {
       ++tally.kept;
     } else if (problem.state.rfind("failed", 0) == 0) {
@@ -179,9 +182,11 @@ Tally tally_of(const tuner::TuneReport& report) {
 
 ExitCode say_how_it_ended(const tuner::TuneReport& report) {
   const Tally tally = tally_of(report);
-  note(fmt::format("{} problems in {}: {} decided now, {} kept from before, {} failed, {} left.",
-                   report.problems.size(), seconds_text(report.wall_s), tally.tuned, tally.kept,
-                   tally.failed, tally.other));
+  note(
+      fmt::format("{} problems in {}: {} decided now, {} in part, {} kept from before, {} "
+                  "failed, {} left.",
+                  report.problems.size(), seconds_text(report.wall_s), tally.tuned, tally.partial,
+                  tally.kept, tally.failed, tally.other));
   if (report.end == tuner::TuneReport::End::stopped) {
     note("stopped; what was finished is stored. Run the same command again to resume.");
     return ExitCode::interrupted;

@@ -18,6 +18,23 @@ struct VerifyArguments {
   std::vector<std::string> ops;
 };
 
+const char* outcome_text(const tuner::VerifyRow& row) {
+  switch (row.outcome) {
+    case tuner::VerifyOutcome::passed:
+      return "passed";
+    case tuner::VerifyOutcome::failed:
+      return "failed";
+    case tuner::VerifyOutcome::unproven:
+      return "unproven";
+  }
+  return "unproven";
+}
+
+int64_t count_of(const std::vector<tuner::VerifyRow>& rows, tuner::VerifyOutcome outcome) {
+  return std::count_if(rows.begin(), rows.end(),
+                       [&](const tuner::VerifyRow& row) { return row.outcome == outcome; });
+}
+
 Json rows_json(const std::vector<tuner::VerifyRow>& rows) {
   Json list = Json::array();
   for (const tuner::VerifyRow& row : rows) {
@@ -25,6 +42,7 @@ Json rows_json(const std::vector<tuner::VerifyRow>& rows) {
                     {"problem", problem_json(row.problem)},
                     {"config", stored_json(row.config)},
                     {"passed", row.passed},
+                    {"outcome", outcome_text(row)},
                     {"detail", row.detail}});
   }
   return list;
@@ -34,7 +52,8 @@ void print_rows(const std::vector<tuner::VerifyRow>& rows) {
   Table table({{"OP"}, {"PROBLEM"}, {"CONFIG"}, {"RESULT"}, {"DETAIL"}});
   for (const tuner::VerifyRow& row : rows) {
     table.add({row.problem.op, problem_text(row.problem), short_json(stored_json(row.config)),
-               row.passed ? "passed" : "FAILED", row.detail});
+               row.outcome == tuner::VerifyOutcome::failed ? "FAILED" : outcome_text(row),
+               row.detail});
   }
   if (!table.empty()) print(table.text());
 }
@@ -64,8 +83,8 @@ ExitCode run_verify(const VerifyArguments& arguments, const Common& common) {
                   "`kiln tune` makes them here, `kiln build --gpu SLUG` elsewhere; `kiln ls` shows "
                   "which GPUs the store knows.");
   }
-  const auto failed = std::count_if(rows.begin(), rows.end(),
-                                    [](const tuner::VerifyRow& row) { return !row.passed; });
+  const int64_t failed = count_of(rows, tuner::VerifyOutcome::failed);
+  const int64_t unproven = count_of(rows, tuner::VerifyOutcome::unproven);
   if (failed > 0) {
     throw Failure(ExitCode::not_verified,
                   fmt::format("{} of {} stored configs failed on {} ({}).", failed, rows.size(),
@@ -73,6 +92,14 @@ ExitCode run_verify(const VerifyArguments& arguments, const Common& common) {
                   fmt::format("Those are no longer served; the default is. `kiln tune{} --again` "
                               "decides anew.",
                               db_argument(common)));
+  }
+  if (unproven > 0) {
+    throw Failure(
+        ExitCode::failed,
+        fmt::format("{} of {} stored configs could not be proven on {} ({}); none failed.",
+                    unproven, rows.size(), device.id, device.name),
+        fmt::format("The last column says why. `kiln tune{}` decides stale ones anew.",
+                    db_argument(common)));
   }
   note(fmt::format("{} of {} stored configs passed on {} ({}).", rows.size(), rows.size(),
                    device.id, device.name));
