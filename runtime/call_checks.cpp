@@ -198,6 +198,7 @@ CallChecks::CallChecks(const Op& op, const Sizes& fixed) : op_(op), resolver_(op
       case FieldKind::pointer: {
         const Arg& arg = op.args[static_cast<size_t>(field.arg)];
         PointerCheck check{.field = index,
+                           .is_written = arg.kind != templates::ArgKind::input,
                            .presence = arg.presence,
                            .misaligned_bits = static_cast<uint64_t>(arg.align_bytes) - 1};
         for (const std::string& dim : arg.dims) check.dims.push_back(resolver_.find(dim));
@@ -265,6 +266,23 @@ bool CallChecks::stride_holds(const StrideCheck& check, const int64_t* fields) n
   return check.multiple == 1 || stride % check.multiple == 0;
 }
 
+// Rows are apart (stride_holds); here, of two walked dimensions in either order, the steps of the
+// one with the larger stride leave room for all rows of the other. Inputs may overlap.
+bool CallChecks::writes_apart(const PointerCheck& check, const int64_t* fields) noexcept {
+  if (!check.is_written || check.strides.size() != 2) return true;
+  const StrideCheck& first = check.strides[0];
+  const StrideCheck& second = check.strides[1];
+  if (!is_known(first.steps) || !is_known(second.steps) || !is_known(first.row)) return true;
+  const int64_t first_steps = place_value(first.steps, fields);
+  const int64_t second_steps = place_value(second.steps, fields);
+  if (first_steps <= 1 || second_steps <= 1) return true;
+  const int64_t first_stride = fields[first.field];
+  const int64_t second_stride = fields[second.field];
+  const int64_t inner_steps = first_stride < second_stride ? first_steps : second_steps;
+  const int64_t span = saturating_multiply(inner_steps - 1, std::min(first_stride, second_stride));
+  return std::max(first_stride, second_stride) - place_value(first.row, fields) >= span;
+}
+
 bool CallChecks::pointer_holds(const PointerCheck& check, const int64_t* fields) noexcept {
   const auto pointer = static_cast<uint64_t>(fields[check.field]);
   if (pointer == 0) {
@@ -272,7 +290,7 @@ bool CallChecks::pointer_holds(const PointerCheck& check, const int64_t* fields)
   }
   bool good = (pointer & check.misaligned_bits) == 0;
   for (const StrideCheck& stride : check.strides) good = good && stride_holds(stride, fields);
-  return good || is_empty(check, fields);
+  return (good && writes_apart(check, fields)) || is_empty(check, fields);
 }
 
 bool CallChecks::holds(const int64_t* fields) const noexcept {

@@ -104,6 +104,7 @@ class CallChecks {
   };
   struct PointerCheck {
     int field = 0;
+    bool is_written = false;
     templates::Presence presence = templates::Presence::required;
     uint64_t misaligned_bits = 0;
     std::vector<StrideCheck> strides;
@@ -115,6 +116,7 @@ class CallChecks {
   };
 
   static bool stride_holds(const StrideCheck& check, const int64_t* fields) noexcept;
+  static bool writes_apart(const PointerCheck& check, const int64_t* fields) noexcept;
   static bool pointer_holds(const PointerCheck& check, const int64_t* fields) noexcept;
   static bool is_empty(const PointerCheck& check, const int64_t* fields) noexcept;
   std::string explain_pointer(const PointerCheck& check, const int64_t* fields) const;

@@ -8,7 +8,8 @@
  *
  * Rules that hold everywhere:
  *   - The caller owns all device memory. Kiln allocates none in a call.
- *   - Strides are explicit, 64-bit, in elements of the tensor; the innermost stride is 1. Lengths, slots and tables live on the device.
+ *   - Strides are explicit, 64-bit, in elements of the tensor; the innermost stride is 1. Dimensions may be permuted; rows of an output
+ *     must not overlap. Lengths, slots and tables live on the device.
  *   - Streams are `void *`: a cudaStream_t or CUstream; NULL is the legacy default stream.
  *   - Every struct starts with its size, so that it can grow: set it with sizeof.
  *   - A function that fails returns a status other than KILN_OK and leaves a sentence in kiln_last_error() of that thread. Nothing

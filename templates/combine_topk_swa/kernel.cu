@@ -129,7 +129,9 @@ extern "C" __global__ void __launch_bounds__(threads_per_row* rows_per_cta)
   if (thread == 0) args.len[t] = row.from_topk + row.from_window;
 
   if (!vectors_legal) {
-    for (i32 column = thread; column < width; column += threads_per_row) {
+    // Unsigned: a row may be so wide that the last step leaves int32.
+    for (u32 next = thread; next < static_cast<u32>(width); next += threads_per_row) {
+      const i32 column = static_cast<i32>(next);
       idx[column] = index_at(row, column, column < row.from_topk ? topk[column] : -1);
     }
     return;

@@ -116,6 +116,24 @@ TEST_F(CallTest, StrideOfASingleRowMayHoldAnything) {
   EXPECT_OK(call_staged_rows(rows_, args));
 }
 
+TEST_F(CallTest, RowsOfAnOutputMustNotOverlap) {
+  EXPECT_REFUSED(call_with(&StagedRowsArgs::out_stride0, 72 * 64 - 1), KILN_INVALID_ARGUMENT,
+                 "out_stride0 = 4607 and out_stride1 = 72 make rows of out overlap, which is 8 x 64 "
+                 "rows of 72 elements");
+  EXPECT_REFUSED(call_with(&StagedRowsArgs::out_stride0, 72), KILN_INVALID_ARGUMENT, "overlap");
+  EXPECT_EQ(fake_cuda_launches(), 0u);
+  EXPECT_OK(call_with(&StagedRowsArgs::out_stride0, 72 * 64));
+}
+
+TEST_F(CallTest, OutputMayHaveItsDimensionsInAnotherOrder) {
+  StagedRowsArgs args = staged_rows_args(8);
+  args.out_stride0 = 72;
+  args.out_stride1 = 72 * 8;
+  EXPECT_OK(call_staged_rows(rows_, args));
+  args.out_stride1 = 72 * 8 - 1;
+  EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT, "overlap");
+}
+
 TEST_F(CallTest, StridesBeyond32BitsAreLegal) {
   EXPECT_OK(call_with(&StagedRowsArgs::in_stride, int64_t{1} << 40));
 }
