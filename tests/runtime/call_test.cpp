@@ -117,9 +117,10 @@ TEST_F(CallTest, StrideOfASingleRowMayHoldAnything) {
 }
 
 TEST_F(CallTest, RowsOfAnOutputMustNotOverlap) {
-  EXPECT_REFUSED(call_with(&StagedRowsArgs::out_stride0, 72 * 64 - 1), KILN_INVALID_ARGUMENT,
-                 "out_stride0 = 4607 and out_stride1 = 72 make rows of out overlap, which is 8 x 64 "
-                 "rows of 72 elements");
+  EXPECT_REFUSED(
+      call_with(&StagedRowsArgs::out_stride0, 72 * 64 - 1), KILN_INVALID_ARGUMENT,
+      "out_stride0 = 4607 and out_stride1 = 72 make rows of out overlap, which is 8 x 64 "
+      "rows of 72 elements");
   EXPECT_REFUSED(call_with(&StagedRowsArgs::out_stride0, 72), KILN_INVALID_ARGUMENT, "overlap");
   EXPECT_EQ(fake_cuda_launches(), 0u);
   EXPECT_OK(call_with(&StagedRowsArgs::out_stride0, 72 * 64));
