@@ -296,6 +296,19 @@ std::vector<Problem> read_problems(Database& database) {
   return problems;
 }
 
+std::vector<std::string> read_gpu_classes(Database& database, const Problem& problem) {
+  Statement rows = database.prepare(
+      "SELECT g.key FROM (SELECT problem, gpu_class FROM decisions "
+      "                   UNION SELECT problem, gpu_class FROM timings "
+      "                   UNION SELECT problem, gpu_class FROM rejections) AS known "
+      "JOIN problems AS p ON p.id = known.problem JOIN gpu_classes AS g ON g.id = known.gpu_class "
+      "WHERE p.op = ? AND p.op_version = ? AND p.shape = ? AND p.bucket = ?");
+  rows.bind(problem.op, problem.op_version, problem.shape, problem.bucket);
+  std::vector<std::string> keys;
+  while (rows.step()) keys.push_back(rows.text(0));
+  return keys;
+}
+
 std::vector<Verification> read_verifications(Database& database, const Problem& problem) {
   Statement rows = database.prepare(
       "SELECT v.plan, v.verified_by, v.passed, v.detail, v.tolerance, v.worst_error, v.device "

@@ -42,6 +42,7 @@ Found<jit::Binary> read_binary(Database& database, const Hash128& key);
 std::vector<BinaryRow> read_binary_rows(Database& database);
 
 std::vector<Problem> read_problems(Database& database);
+std::vector<std::string> read_gpu_classes(Database& database, const Problem& problem);
 std::vector<Verification> read_verifications(Database& database, const Problem& problem);
 std::vector<Timing> read_timings(Database& database, const Problem& problem,
                                  std::string_view gpu_class);

@@ -134,6 +134,7 @@ class LayeredStore : public Store {
                                            std::string_view gpu_class) override;
   std::vector<DecisionRow> list_decisions() override;
   std::vector<Problem> problems() override;
+  std::vector<std::string> gpu_classes(const Problem& problem) override;
 
   std::optional<PlanRecord> find_plan(const Hash128& id) override;
   std::optional<jit::Binary> find_binary(const Hash128& key) override;
@@ -196,8 +197,9 @@ LayeredStore::LayeredStore(const StoreOptions& options) {
   if (const char* pack = std::getenv("KILN_PACK"); pack_.empty() && pack != nullptr) pack_ = pack;
   if (!pack_.empty()) pack_ = absolute_path(pack_);
 
-  const bool nowhere =
-      options.path.empty() && place.path == ":memory:" && std::getenv("KILN_DB") == nullptr;
+  const char* named = std::getenv("KILN_DB");
+  const bool is_named = !options.path.empty() || (named != nullptr && *named != '\0');
+  const bool nowhere = place.path == ":memory:" && !is_named;
   if (options.mode == StoreOptions::Mode::read_only) {
     if (path_ != ":memory:") open_read_only(path_);
   } else if (nowhere) {
@@ -436,6 +438,16 @@ std::vector<Problem> LayeredStore::problems() {
     return false;
   });
   return {problems.begin(), problems.end()};
+}
+
+std::vector<std::string> LayeredStore::gpu_classes(const Problem& problem) {
+  const std::lock_guard lock(mutex_);
+  std::set<std::string> keys;
+  read_down([&](Database& database, Layer&) {
+    for (std::string& key : read_gpu_classes(database, problem)) keys.insert(std::move(key));
+    return false;
+  });
+  return {keys.begin(), keys.end()};
 }
 
 std::optional<PlanRecord> LayeredStore::find_plan(const Hash128& id) {

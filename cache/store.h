@@ -181,6 +181,8 @@ class Store {
   virtual std::vector<DecisionRow>
   list_decisions() = 0;                         // the winner of each problem and GPU class
   virtual std::vector<Problem> problems() = 0;  // every problem that anything is known about
+  // Keys of the GPU classes for which the problem has a decision, a time or a rejection.
+  virtual std::vector<std::string> gpu_classes(const Problem& problem) = 0;
 
   // Plans and binaries. A blob whose checksum does not hold is a miss and leaves a warning.
   virtual std::optional<PlanRecord> find_plan(const Hash128& id) = 0;

@@ -176,6 +176,20 @@ TEST_F(StoreTest, ForgetDropsTheDecisionAndKeepsTheEvidence) {
   EXPECT_EQ(store->check(), std::vector<std::string>{});
 }
 
+TEST_F(StoreTest, GpuClassesOfAProblemAreThoseOfAnyEvidence) {
+  auto store = open();
+  const TuningResult result = sample_result("a");
+  EXPECT_TRUE(store->gpu_classes(sample_problem()).empty());
+  Rejection rejection = result.rejections[0];
+  rejection.gpu_class = R"({"cc":86})";
+  ASSERT_TRUE(store->put_rejections({rejection}));
+  EXPECT_EQ(store->gpu_classes(sample_problem()), std::vector<std::string>{rejection.gpu_class});
+  ASSERT_TRUE(store->put(result));
+  EXPECT_EQ(store->gpu_classes(sample_problem()).size(), 2u);
+  ASSERT_TRUE(store->forget(sample_problem(), kA100));
+  EXPECT_EQ(store->gpu_classes(sample_problem()).size(), 2u);
+}
+
 TEST_F(StoreTest, DecidedConfigIsNoLongerRejected) {
   auto store = open();
   TuningResult result = sample_result("a");
