@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 
+#include "jit/base/json.h"
 #include "jit/nvrtc_library.h"
 #include "jit/resources.h"
 #include "jit/source.h"
@@ -89,8 +90,8 @@ int arch_number(std::string_view arch, const CompileOptions& options) {
     const bool suffix = result.ptr != end && (*result.ptr == 'a' || *result.ptr == 'f');
     if (result.ec == std::errc{} && result.ptr + (suffix ? 1 : 0) == end) return number;
   }
-  fail(Status::unsupported, "\"{}\" is not an architecture for {}: \"{}80\" is an example.", arch,
-       is_cubin(options) ? "a cubin" : "PTX", prefix);
+  fail(Status::unsupported, "{} is not an architecture for {}: \"{}80\" is an example.",
+       in_quotes(arch), is_cubin(options) ? "a cubin" : "PTX", prefix);
 }
 
 Hash128 key_of(const Hash128& closure, std::string_view arch, const CompileOptions& options,

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "jit/base/json.h"
 #include "runtime/cuda/cuda_device.h"
 
 namespace kiln::runtime {
@@ -12,9 +13,9 @@ constexpr std::string_view kCudaPrefix = "cuda:";
 
 [[noreturn]] void fail_unknown(std::string_view id) {
   fail(Status::not_found,
-       "There is no device called \"{}\". Expected \"cuda\" (the same as \"cuda:0\") or "
+       "There is no device called {}. Expected \"cuda\" (the same as \"cuda:0\") or "
        "\"cuda:N\", N counting from 0.",
-       id);
+       in_quotes(id));
 }
 
 int cuda_ordinal(std::string_view id) {

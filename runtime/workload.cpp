@@ -37,7 +37,8 @@ void require_known_keys(const Json& object, std::initializer_list<std::string_vi
                         const std::string& where) {
   for (const auto& [key, value] : object.items()) {
     if (std::find(known.begin(), known.end(), key) == known.end()) {
-      refuse("{} has the unknown key \"{}\"; known are {}", where, key, fmt::join(known, ", "));
+      refuse("{} has the unknown key {}; known are {}", where, in_quotes(key),
+             fmt::join(known, ", "));
     }
   }
 }
@@ -78,7 +79,7 @@ Ranges parse_ranges(const Op& op, const Json& sizes, const std::string& where) {
   for (const auto& [field, value] : sizes.items()) {
     const Size* size = op.find_size(field);
     if (size == nullptr || size->kind != SizeKind::dynamic || size->field != field) {
-      refuse("{}: {} has no dynamic size \"{}\"; it has {}", where, op.name, field,
+      refuse("{}: {} has no dynamic size {}; it has {}", where, op.name, in_quotes(field),
              dynamic_fields(op));
     }
     ranges[size->symbol] = parse_range(op, *size, value, where);

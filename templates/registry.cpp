@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "jit/base/json.h"
 #include "templates/op.h"
 
 namespace kiln::templates {
@@ -34,7 +35,8 @@ const Op& require_op(std::string_view name) {
   if (const Op* op = find_op(name)) return *op;
   std::vector<std::string> names;
   for (const Op* op : registry()) names.push_back(op->name);
-  fail(Status::not_found, "there is no op \"{}\"; the ops are {}", name, fmt::join(names, ", "));
+  fail(Status::not_found, "there is no op {}; the ops are {}", in_quotes(name),
+       fmt::join(names, ", "));
 }
 
 void register_test_op(const Op* op) { registry().push_back(op); }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "jit/base/json.h"
 #include "templates/op.h"
 
 namespace kiln::templates {
@@ -51,8 +52,8 @@ void refuse_unknown_fields(const Op& op, const Json& object, SizeKind kind, std:
   for (const auto& [key, value] : object.items()) {
     const Size* size = op.find_size(key);
     if (size == nullptr || size->kind != kind || size->field != key) {
-      fail(Status::invalid_argument, "{}: \"{}\" is no field of the {}; its fields are {}", op.name,
-           key, what, joined(field_names(op, kind)));
+      fail(Status::invalid_argument, "{}: {} is no field of the {}; its fields are {}", op.name,
+           in_quotes(key), what, joined(field_names(op, kind)));
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "jit/base/error.h"
+#include "jit/base/json.h"
 
 namespace kiln {
 namespace {
@@ -218,7 +219,7 @@ const Gpu& find_gpu(std::string_view slug) {
     known += known.empty() ? "" : ", ";
     known += gpu.slug;
   }
-  fail(Status::not_found, "No GPU is called \"{}\". Known are: {}.", slug, known);
+  fail(Status::not_found, "No GPU is called {}. Known are: {}.", in_quotes(slug), known);
 }
 
 const Gpu* match_gpu(const Gpu& reported) {

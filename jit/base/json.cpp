@@ -52,6 +52,12 @@ std::string_view reason_of(const Json::exception& error) {
   return end == std::string_view::npos ? text : text.substr(end + 2);
 }
 
+// The parser quotes what it read last, as it came.
+std::string as_utf8(std::string_view text) {
+  const std::string escaped = in_quotes(text);
+  return Json::parse(escaped).get<std::string>();
+}
+
 }  // namespace
 
 std::string canonical_json(const Json& value) {
@@ -61,6 +67,10 @@ std::string canonical_json(const Json& value) {
   } catch (const Json::exception& error) {
     fail(Status::internal, "Canonical JSON must be valid UTF-8: {}.", reason_of(error));
   }
+}
+
+std::string in_quotes(std::string_view name) {
+  return Json(name).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 Json parse_json(std::string_view text, std::string_view what) {
@@ -82,9 +92,9 @@ Json parse_json(std::string_view text, std::string_view what) {
       case Json::parse_event_t::key:
         if (!keys_of_open_objects.back().insert(parsed.get<std::string>()).second) {
           fail(Status::invalid_argument,
-               "The {} is not usable JSON: the key \"{}\" stands twice in one object. Keep one of "
+               "The {} is not usable JSON: the key {} stands twice in one object. Keep one of "
                "them.",
-               what, parsed.get<std::string>());
+               what, in_quotes(parsed.get<std::string>()));
         }
         break;
       default:
@@ -99,7 +109,7 @@ Json parse_json(std::string_view text, std::string_view what) {
     // The byte of a parse error counts from one and names the last byte read.
     const Position at = position_of(text, error.byte > 0 ? error.byte - 1 : 0);
     fail(Status::invalid_argument, "The {} is not valid JSON at line {}, column {}: {}.", what,
-         at.line, at.column, reason_of(error));
+         at.line, at.column, as_utf8(reason_of(error)));
   } catch (const Json::exception& error) {
     fail(Status::invalid_argument, "The {} is not valid JSON: {}.", what, reason_of(error));
   }

@@ -71,5 +71,21 @@ TEST(ParseJson, RefusesANumberThatNoTypeHolds) {
   EXPECT_EQ(error_of([] { parse_json("[1e999]", "shape"); }).status, Status::invalid_argument);
 }
 
+TEST(InQuotes, EscapesWhatWouldCutOrDisturbASentence) {
+  using namespace std::string_view_literals;
+  EXPECT_EQ(in_quotes("num_tokens"), R"("num_tokens")");
+  EXPECT_EQ(in_quotes("a\0b\n\x1b[2J\"\\"sv), R"("a\u0000b\n\u001b[2J\"\\")");
+  EXPECT_EQ(in_quotes("\xff"), "\"\xef\xbf\xbd\"");
+  EXPECT_EQ(in_quotes("\xc3\xa9"), "\"\xc3\xa9\"");
+}
+
+TEST(ParseJson, RepeatedNameIsEscapedAndBytesThatAreNoUtf8AreReplaced) {
+  const Caught twice = error_of([] { parse_json(R"({"a\u0000b": 1, "a\u0000b": 2})", "shape"); });
+  EXPECT_TRUE(twice.says(R"(the key "a\u0000b" stands twice)"));
+  const Caught bytes = error_of([] { parse_json("{\"\xff\": 1}", "shape"); });
+  EXPECT_EQ(bytes.status, Status::invalid_argument);
+  EXPECT_FALSE(bytes.says("\xff"));
+}
+
 }  // namespace
 }  // namespace kiln
