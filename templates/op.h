@@ -222,15 +222,11 @@ Size derived(std::string symbol, std::string doc, int64_t (*derive)(const Sizes&
 Arg in(std::string name, DType dtype, std::string_view dims, std::string doc);  // dims: "T K"
 Arg out(std::string name, DType dtype, std::string_view dims, std::string doc);
 
-// --- registry
-// -------------------------------------------------------------------------------------------------------------------
 std::span<const Op* const> ops();             // all, in the order of the registry
 const Op* find_op(std::string_view name);     // nullptr when unknown
 const Op& require_op(std::string_view name);  // fails with not_found and the list
 void register_test_op(const Op* op);          // tests only: before any session or tuner exists
 
-// --- shapes and problems
-// --------------------------------------------------------------------------------------------------------
 // Fixed shape <-> JSON by field names: {"format":"f1"}, {"ratio":2,"top_k":512}. Unknown, missing
 // and illegal values fail with a sentence that names op, field, what was expected and what came.
 Sizes parse_shape(const Op& op, const Json& shape);
@@ -256,8 +252,6 @@ struct Enumeration {
 };
 Enumeration enumerate(const Op& op, const Sizes& fixed, const Gpu& gpu);
 
-// --- sources
-// --------------------------------------------------------------------------------------------------------------------
 // Kernel sources embedded at build time, by path in the tree. An op's files are
 // `templates/<op>/<file>`.
 std::span<const jit::SourceFile> builtin_sources();

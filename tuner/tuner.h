@@ -1,7 +1,9 @@
-// The tuner: candidates -> verified -> measured -> decided -> stored, one problem at a time, with every candidate proven before it is timed.
-// Without a device the same pipeline ends after ranking by the analytic model and stores `predicted` decisions with their cubins.
+// The tuner: candidates -> verified -> measured -> decided -> stored, one problem at a time, with
+// every candidate proven before it is timed. Without a device the same pipeline ends after ranking
+// by the analytic model and stores `predicted` decisions with their cubins.
 //
-// All device work runs in a child process (worker.h) reached by a pipe. The child never opens the store; the parent never touches the driver.
+// All device work runs in a child process (worker.h) reached by a pipe. The child never opens the
+// store; the parent never touches the driver.
 #pragma once
 
 #include <atomic>
@@ -19,39 +21,45 @@
 namespace kiln::tuner {
 
 struct TuneOptions {
-  std::string device;               // "cuda:0"; "": no device, rank for `gpus`
-  std::vector<std::string> gpus;    // slugs to rank for without a device
-  std::vector<std::string> ops;     // names; empty: all
-  std::string workload;             // JSON text as for kiln_prepare; "": the model's shapes at tensor_parallel 2
-  double budget_s = 0;              // of measuring, all problems together; 0: no limit
-  std::string limits;               // measure as this GPU would have to run ("rtx-3090"); "": the device itself
-  enum class Redo { keep, again } redo = Redo::keep;  // keep: problems already measured for this class are skipped (resume)
-  std::string worker;               // executable of the child; "": find kiln-worker beside this program or in libexec
-  double hang_timeout_s = 3;        // a launch that takes longer kills the child and rejects the candidate
+  std::string device;             // "cuda:0"; "": no device, rank for `gpus`
+  std::vector<std::string> gpus;  // slugs to rank for without a device
+  std::vector<std::string> ops;   // names; empty: all
+  // JSON text as for kiln_prepare; "": the model's shapes at tensor_parallel 2.
+  std::string workload;
+  double budget_s = 0;  // of measuring, all problems together; 0: no limit
+  std::string limits;   // measure as this GPU would have to run ("rtx-3090"); "": the device itself
+  // keep: problems already measured for this class are skipped (resume).
+  enum class Redo { keep, again } redo = Redo::keep;
+  // Executable of the child; "": kiln-worker beside this program or in libexec.
+  std::string worker;
+  double hang_timeout_s = 3;  // a launch that takes longer kills the child, and is rejected
   uint64_t seed = 1;
-  int shortlist = 0;                // compile and try only so many configs of a space, the model's first; 0: all
-  int64_t memory_bytes = 0;         // of the device, at most; 0: 80 % of what is free, at most 24 GiB
-  std::function<void(const std::string& line)> log;                                       // one line per event worth a line
+  int shortlist = 0;  // compile and try only so many configs of a space, the model's first; 0: all
+  int64_t memory_bytes = 0;  // of the device, at most; 0: 80 % of what is free, at most 24 GiB
+  std::function<void(const std::string& line)> log;  // one line per event worth a line
   std::function<void(int done, int total, const std::string& what, double eta_s)> progress;
-  const std::atomic<bool>* stop = nullptr;                                                // set by Ctrl-C: finish the problem's bookkeeping and return
+  // Set by Ctrl-C: the problem at hand is put in order, then tune() returns.
+  const std::atomic<bool>* stop = nullptr;
 };
 
 // What happened to one problem: everything the closing table needs.
 struct ProblemReport {
   cache::Problem problem;
-  std::string gpu;                  // slug
-  std::string state = "tuned";      // or "partial" (the budget ended it), "kept", "no memory", "budget", "stopped", "unsupported", "failed: ..."
-  int64_t space_size = 0;           // product of the axes
-  int64_t kept = 0;                 // after the rules and static limits
+  std::string gpu;  // slug
+  // Or "partial" (the budget ended it), "kept", "no memory", "budget", "stopped", "unsupported",
+  // "failed: ...".
+  std::string state = "tuned";
+  int64_t space_size = 0;  // product of the axes
+  int64_t kept = 0;        // after the rules and static limits
   int64_t distinct_binaries = 0;
-  std::map<std::string, int64_t> rejected;   // "wrong": 1, "trap": 1, ...
-  std::string winner;               // config
+  std::map<std::string, int64_t> rejected;  // "wrong": 1, "trap": 1, ...
+  std::string winner;                       // config
   cache::DecisionKind kind = cache::DecisionKind::fallback;
   double winner_ns = 0, median_ns = 0, default_ns = 0, spread_ns = 0;
   std::vector<std::string> tie_group;
-  double rank_correlation = 0;      // Spearman, model against measured
-  double model_regret = 0;          // time of the model's first choice / best - 1
-  int64_t measured = 0;             // candidates that were verified and timed
+  double rank_correlation = 0;  // Spearman, model against measured
+  double model_regret = 0;      // time of the model's first choice / best - 1
+  int64_t measured = 0;         // candidates that were verified and timed
   double wall_s = 0;
 };
 struct TuneReport {
@@ -63,14 +71,16 @@ struct TuneReport {
 };
 TuneReport tune(cache::Store& store, const TuneOptions& options);
 
-// Runs every stored winner for the device's class against its oracle there and records the evidence.
+// Runs every stored winner for the device's class against its oracle there and records the
+// evidence.
 struct VerifyOptions {
   std::string device = "cuda:0";
   std::vector<std::string> ops;
   std::string worker;
   std::function<void(const std::string& line)> log;
 };
-enum class VerifyOutcome { passed, failed, unproven };  // unproven: it could not be run, and says nothing of the config
+// unproven: it could not be run, and says nothing of the config.
+enum class VerifyOutcome { passed, failed, unproven };
 struct VerifyRow {
   cache::Problem problem;
   std::string config;
@@ -80,30 +90,31 @@ struct VerifyRow {
 };
 std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options);
 
-// Times chosen configs beside the ceilings of the same run: launch, copy and the op's own mix of reads and writes.
+// Times chosen configs beside the ceilings of the same run: launch, copy and the op's own mix of
+// reads and writes.
 struct BenchOptions {
   std::string device = "cuda:0";
   std::vector<std::string> ops;
-  std::string shape;                // JSON; "": the model's shapes
-  std::string sizes;                // JSON of dynamic sizes; "": the measured case of every bucket
+  std::string shape;  // JSON; "": the model's shapes
+  std::string sizes;  // JSON of dynamic sizes; "": the measured case of every bucket
   std::string worker;
   std::function<void(const std::string& line)> log;
 };
 struct BenchRow {
   std::string op, shape, sizes, config, kind;
   double time_ns = 0, default_ns = 0;
-  double bytes = 0;                 // cold reads + writes, the fewest
-  double ceiling_gb_per_s = 0;      // measured for this mix in this run
-  double floor_ns = 0;              // bytes / ceiling
-  double launch_ns = 0;             // an empty kernel, same method
-  std::string problem;              // why nothing was measured; "": it was
+  double bytes = 0;             // cold reads + writes, the fewest
+  double ceiling_gb_per_s = 0;  // measured for this mix in this run
+  double floor_ns = 0;          // bytes / ceiling
+  double launch_ns = 0;         // an empty kernel, same method
+  std::string problem;          // why nothing was measured; "": it was
 };
 std::vector<BenchRow> bench(cache::Store& store, const BenchOptions& options);
 
 // The analytic model: time of one call on a GPU from resources, cost and hints.
 struct ModelInput {
   const templates::Op* op = nullptr;
-  templates::Sizes sizes;           // fixed and dynamic
+  templates::Sizes sizes;  // fixed and dynamic
   templates::Config config;
   templates::LaunchPlan plan;
   std::vector<jit::Resources> resources;  // one per kernel of the plan

@@ -21,9 +21,6 @@ constexpr size_t kJitLogBytes = 8192;
 
 CUstream as_stream(Stream stream) { return static_cast<CUstream>(stream); }
 
-// ---- what a device is, without a context
-// ---------------------------------------------------------
-
 // A GPU that is half described would be taken for one of another class, so nothing is made up here.
 void require_described(const Driver& driver, CUresult result, std::string_view what) {
   if (result == CUDA_SUCCESS) return;
@@ -191,9 +188,6 @@ bool serves(const Found& found) {
   return found.problem.empty() && found.info.gpu.cc() >= kFirstComputeCapability;
 }
 
-// ---- handles
-// -------------------------------------------------------------------------------------
-
 // Makes a context current and this thread's capture mode what the work needs, and puts both back.
 class Scope {
  public:
@@ -302,9 +296,6 @@ class CudaGraph : public Graph {
   CUcontext context_;
   CUgraphExec exec_;
 };
-
-// ---- the device
-// ----------------------------------------------------------------------------------
 
 class CudaDevice : public Device {
  public:

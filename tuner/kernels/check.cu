@@ -1,8 +1,10 @@
 // Kernels that prove a candidate: poison before a run, comparison and digest after it.
-// grid-stride loops, one dimension; no shared memory, no barrier, no header, so that tests also run them on the host.
+// grid-stride loops, one dimension; no shared memory, no barrier, no header, so that tests also run
+// them on the host.
 //
-// Poison is a function of (seed, position), so a byte that nobody wrote can be told from one that was written. `flip` gives the
-// complement: where two runs from poison and complement agree, the kernel wrote. `mask` keeps poison from being NaN as a float.
+// Poison is a function of (seed, position), so a byte that nobody wrote can be told from one that
+// was written. `flip` gives the complement: where two runs from poison and complement agree, the
+// kernel wrote. `mask` keeps poison from being NaN as a float.
 typedef unsigned long long u64;
 
 __device__ static u64 mixed(u64 x) {
@@ -12,7 +14,9 @@ __device__ static u64 mixed(u64 x) {
   return x ^ (x >> 31);
 }
 
-__device__ static u64 poison_word(u64 seed, u64 flip, u64 mask, u64 word) { return (mixed(seed + word) ^ flip) & mask; }
+__device__ static u64 poison_word(u64 seed, u64 flip, u64 mask, u64 word) {
+  return (mixed(seed + word) ^ flip) & mask;
+}
 
 struct PoisonArgs {
   u64* words;
@@ -62,7 +66,7 @@ struct CompareArgs {
   u64 count;              // elements
   u64 element_bytes;      // 1, 2, 4 or 8
   u64 kind;
-  u64 tolerant;           // 1: values of floats are summed as errors, not compared bit by bit
+  u64 tolerant;  // 1: values of floats are summed as errors, not compared bit by bit
   u64 seed;
   u64 flip;
   u64 mask;
@@ -71,15 +75,21 @@ struct CompareArgs {
 
 __device__ static u64 element(const void* base, u64 bytes, u64 i) {
   switch (bytes) {
-    case 1: return static_cast<const unsigned char*>(base)[i];
-    case 2: return static_cast<const unsigned short*>(base)[i];
-    case 4: return static_cast<const unsigned int*>(base)[i];
-    default: return static_cast<const u64*>(base)[i];
+    case 1:
+      return static_cast<const unsigned char*>(base)[i];
+    case 2:
+      return static_cast<const unsigned short*>(base)[i];
+    case 4:
+      return static_cast<const unsigned int*>(base)[i];
+    default:
+      return static_cast<const u64*>(base)[i];
   }
 }
 
 __device__ static bool is_nan(u64 kind, u64 bits) {
-  return kind == kBf16 ? (bits & 0x7FFF) > 0x7F80 : kind == kF32 ? (bits & 0x7FFFFFFF) > 0x7F800000 : false;
+  return kind == kBf16  ? (bits & 0x7FFF) > 0x7F80
+         : kind == kF32 ? (bits & 0x7FFFFFFF) > 0x7F800000
+                        : false;
 }
 
 __device__ static bool is_finite(u64 kind, u64 bits) {
@@ -102,7 +112,8 @@ extern "C" __global__ void kiln_compare(CompareArgs args) {
     if (!written) {
       const u64 byte = i * args.element_bytes;
       const u64 word = poison_word(args.seed, args.flip, args.mask, byte / 8) >> (8 * (byte % 8));
-      const u64 untouched = args.element_bytes == 8 ? word : word & ((1ull << (8 * args.element_bytes)) - 1);
+      const u64 untouched =
+          args.element_bytes == 8 ? word : word & ((1ull << (8 * args.element_bytes)) - 1);
       wrong = got != untouched;
     } else if (args.tolerant != 0 && is_finite(args.kind, want) && is_finite(args.kind, got)) {
       const double value = float_value(args.kind, want);

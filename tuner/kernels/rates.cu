@@ -1,4 +1,6 @@
-// Kernels that measure what the card can do: an empty launch, and streams of reads and writes in any ratio with 16-byte accesses.
+// Kernels that measure what the card can do: an empty launch, and streams of reads and writes in
+// any ratio with 16-byte accesses.
+//
 // grid  (any)   block (256)   shared: none
 typedef unsigned long long u64;
 
@@ -7,9 +9,9 @@ extern "C" __global__ void kiln_empty(u64) {}
 struct MixArgs {
   const uint4* source;
   uint4* target;
-  u64 reads;    // vectors
-  u64 writes;   // vectors
-  u64 chunks;   // both streams are cut into this many pieces; a CTA takes every gridDim.x-th
+  u64 reads;        // vectors
+  u64 writes;       // vectors
+  u64 chunks;       // both streams are cut into this many pieces; a CTA takes every gridDim.x-th
   unsigned* never;  // written only by a value that does not come, so that reads cannot be dropped
 };
 
@@ -20,7 +22,8 @@ __device__ static void mix(const MixArgs& args) {
     const u64 read_end = args.reads * (chunk + 1) / args.chunks;
     const u64 write_end = args.writes * (chunk + 1) / args.chunks;
     uint4 sum = {1, 2, 3, 4};
-    for (u64 i = args.reads * chunk / args.chunks + threadIdx.x; i < read_end; i += threads * unroll) {
+    for (u64 i = args.reads * chunk / args.chunks + threadIdx.x; i < read_end;
+         i += threads * unroll) {
       uint4 loaded[unroll];
 #pragma unroll
       for (int k = 0; k < unroll; ++k) {
@@ -35,8 +38,10 @@ __device__ static void mix(const MixArgs& args) {
         sum.w ^= loaded[k].w;
       }
     }
-    for (u64 i = args.writes * chunk / args.chunks + threadIdx.x; i < write_end; i += threads) args.target[i] = sum;
-    if (args.writes == 0 && sum.x == 0x9E3779B9u && sum.y == 0x7F4A7C15u && sum.z == 0xBF58476Du) *args.never = sum.w;
+    for (u64 i = args.writes * chunk / args.chunks + threadIdx.x; i < write_end; i += threads)
+      args.target[i] = sum;
+    if (args.writes == 0 && sum.x == 0x9E3779B9u && sum.y == 0x7F4A7C15u && sum.z == 0xBF58476Du)
+      *args.never = sum.w;
   }
 }
 
