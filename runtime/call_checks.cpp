@@ -341,7 +341,13 @@ std::string CallChecks::explain_pointer(const PointerCheck& check, const int64_t
     return fmt::format("{}: {} is {}, but it must be a multiple of {} elements", op_.name,
                        field_name(stride.field), value, stride.multiple);
   }
-  return "";
+  const StrideCheck& outer = check.strides[0];
+  const StrideCheck& inner = check.strides[1];
+  return fmt::format(
+      "{}: {} = {} and {} = {} make rows of {} overlap, which is {} x {} rows of {} elements",
+      op_.name, field_name(outer.field), fields[outer.field], field_name(inner.field),
+      fields[inner.field], name, place_value(outer.steps, fields), place_value(inner.steps, fields),
+      place_value(outer.row, fields));
 }
 
 std::string CallChecks::explain(const int64_t* fields) const {
