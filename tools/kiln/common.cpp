@@ -3,13 +3,16 @@
 
 #include <fmt/format.h>
 
-#include <cctype>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
-#include <sstream>
 
 #include "runtime/workload.h"
 #include "tools/kiln/text.h"
@@ -17,12 +20,25 @@
 namespace kiln::cli {
 namespace {
 
+constexpr std::string_view kInMemory = ":memory:";
+constexpr size_t kMostTextBytes = size_t{1} << 20;
+
+struct FileDescriptor {
+  explicit FileDescriptor(int opened) : fd(opened) {}
+  ~FileDescriptor() {
+    if (fd >= 0) close(fd);
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  const int fd;
+};
+
 // "did you mean" first, then everything there is.
 Failure unknown_name(const std::string& what, const std::string& name,
                      const std::vector<std::string>& known) {
   const std::string guess = nearest(name, known);
   const std::string hint = guess.empty() ? "." : fmt::format("; did you mean \"{}\"?", guess);
-  return Failure(ExitCode::usage, fmt::format("no {} is called \"{}\"{}", what, name, hint),
+  return Failure(ExitCode::usage, fmt::format("no {} is called {}{}", what, in_quotes(name), hint),
                  fmt::format("Known {}s: {}.", what, joined(known)));
 }
 
@@ -76,6 +92,15 @@ void report_failure(std::string_view sentence, std::string_view next_step) {
 // --- store --------------------------------------------------------------------------------------
 
 OpenStore::OpenStore(const Common& common, StoreUse use) {
+  const cache::StorePlace place = store_place(common);
+  if (use == StoreUse::write && place.path == kInMemory) {
+    throw Failure(
+        ExitCode::store,
+        fmt::format("the store would be in memory ({}), so the results would be lost when "
+                    "this command ends.",
+                    place.why),
+        "Name a file with --db PATH or KILN_DB.");
+  }
   cache::StoreOptions options;
   options.path = common.db;
   options.pack = common.pack;
@@ -83,16 +108,8 @@ OpenStore::OpenStore(const Common& common, StoreUse use) {
                                         : cache::StoreOptions::Mode::read_only;
   store_ = cache::Store::open(options);
   report_warnings();
-  // A store in memory is for who asks for it by name: it is gone when the command ends.
-  const cache::StorePlace place = store_place(common);
-  const bool was_named = !common.db.empty() || std::getenv("KILN_DB") != nullptr;
-  if (place.path == ":memory:" && !was_named && use == StoreUse::write) {
-    throw Failure(ExitCode::store, fmt::format("there is no place for the store: {}.", place.why),
-                  "Name a file with --db PATH or KILN_DB.");
-  }
   const cache::StoreInfo info = store_->info();
-  const bool fell_back = info.path == ":memory:" && place.path != ":memory:";
-  if (use == StoreUse::write && (fell_back || !info.writable)) {
+  if (use == StoreUse::write && (info.path == kInMemory || !info.writable)) {
     throw Failure(
         ExitCode::store,
         fmt::format("the store {} cannot be written, so the results would be lost.", place.path),
@@ -116,7 +133,7 @@ cache::StorePlace store_place(const Common& common) {
 bool store_file_exists(const Common& common) {
   const std::string path = store_place(common).path;
   std::error_code ignored;
-  return path == ":memory:" || std::filesystem::exists(path, ignored);
+  return path == kInMemory || std::filesystem::exists(path, ignored);
 }
 
 std::string db_argument(const Common& common) {
@@ -164,7 +181,7 @@ std::string resolve_arch(const std::string& arch) {
   if (!is_number) {
     throw Failure(
         ExitCode::usage,
-        fmt::format("\"{}\" is not an architecture; expected sm_80, sm_86 or alike.", arch),
+        fmt::format("{} is not an architecture; expected sm_80, sm_86 or alike.", in_quotes(arch)),
         "`kiln ops` lists them.");
   }
   return "sm_" + digits;
@@ -191,10 +208,12 @@ ExampleCall example_call() {
 
 runtime::DeviceInfo require_device(const std::string& id) {
   if (id.rfind("sim:", 0) == 0) {
+    const std::vector<std::string> slugs = gpu_slugs();
+    const bool is_known = std::find(slugs.begin(), slugs.end(), id.substr(4)) != slugs.end();
     throw Failure(ExitCode::no_device,
-                  fmt::format("\"{}\": this build has no simulator; expected cuda:N.", id),
+                  fmt::format("{}: this build has no simulator; expected cuda:N.", in_quotes(id)),
                   fmt::format("To rank for that card without a device: `kiln build --gpu {}`.",
-                              id.substr(4)));
+                              is_known ? id.substr(4) : "SLUG"));
   }
   const std::string wanted = id.empty() || id == "cuda" ? "cuda:0" : id;
   const runtime::DeviceList list = runtime::list_devices();
@@ -203,14 +222,14 @@ runtime::DeviceInfo require_device(const std::string& id) {
   }
   if (list.devices.empty()) {
     throw Failure(ExitCode::no_device,
-                  fmt::format("there is no device {} here: {}", wanted, list.problem),
+                  fmt::format("there is no device {} here: {}", in_quotes(wanted), list.problem),
                   next_step_of(Status::no_driver));
   }
   std::vector<std::string> known;
   for (const runtime::DeviceInfo& info : list.devices) {
     known.push_back(fmt::format("{} ({})", info.id, info.name));
   }
-  throw Failure(ExitCode::no_device, fmt::format("there is no device \"{}\" here.", wanted),
+  throw Failure(ExitCode::no_device, fmt::format("there is no device {} here.", in_quotes(wanted)),
                 fmt::format("Devices: {}.", joined(known)));
 }
 
@@ -224,17 +243,35 @@ Json object_argument(const std::string& text, const std::string& what) {
 }
 
 std::string read_text_file(const std::string& path, const std::string& what) {
-  std::ostringstream text;
-  if (path == "-") {
-    text << std::cin.rdbuf();
-    return text.str();
+  const bool is_stdin = path == "-";
+  const std::string name = is_stdin ? "standard input" : "the file " + in_quotes(path);
+  const auto refuse = [&](const std::string& why) {
+    return Failure(ExitCode::usage, fmt::format("{}: {} {}.", what, name, why),
+                   is_stdin ? "" : "Name a regular file, or - to read standard input.");
+  };
+  // Opening a FIFO would wait for its writer, and a device may never end.
+  const FileDescriptor file{is_stdin ? dup(STDIN_FILENO)
+                                     : open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
+  struct stat status = {};
+  if (file.fd < 0 || fstat(file.fd, &status) != 0) {
+    throw refuse(fmt::format("cannot be read: {}", std::strerror(errno)));
   }
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path)) {
-    throw Failure(ExitCode::usage, fmt::format("the {} file \"{}\" cannot be read.", what, path));
+  if (!is_stdin && !S_ISREG(status.st_mode)) throw refuse("is not a regular file");
+
+  std::string text;
+  std::array<char, 4096> part;
+  for (;;) {
+    const ssize_t got = read(file.fd, part.data(), part.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw refuse(fmt::format("cannot be read: {}", std::strerror(errno)));
+    if (got == 0) break;
+    text.append(part.data(), static_cast<size_t>(got));
+    if (text.size() > kMostTextBytes) {
+      throw refuse(fmt::format("is longer than {} bytes (1 MiB)", kMostTextBytes));
+    }
   }
-  text << file.rdbuf();
-  return text.str();
+  if (text.empty()) throw refuse("is empty");
+  return text;
 }
 
 }  // namespace kiln::cli

@@ -17,15 +17,12 @@ bool contains(const std::vector<std::string>& list, const std::string& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-bool passes(const cache::DecisionRow& row, const DecisionFilter& filter) {
-  const cache::Decision& decision = row.decision;
-  if (!filter.ops.empty() && !contains(filter.ops, decision.problem.op)) return false;
-  if (filter.gpu_classes.empty() && filter.gpu_labels.empty()) return true;
-  return contains(filter.gpu_classes, decision.gpu_class) ||
-         contains(filter.gpu_labels, decision.gpu_label);
-}
-
 }  // namespace
+
+bool DecisionFilter::lets_through(const std::string& gpu_class, const std::string& label) const {
+  if (gpu_classes.empty() && gpu_labels.empty()) return true;
+  return contains(gpu_classes, gpu_class) || contains(gpu_labels, label);
+}
 
 Json problem_json(const cache::Problem& problem) {
   return {{"version", problem.op_version},
@@ -67,7 +64,11 @@ DecisionFilter decision_filter(cache::Store& store, const std::vector<std::strin
 
 std::vector<cache::DecisionRow> find_decisions(cache::Store& store, const DecisionFilter& filter) {
   std::vector<cache::DecisionRow> rows = store.list_decisions();
-  std::erase_if(rows, [&](const cache::DecisionRow& row) { return !passes(row, filter); });
+  std::erase_if(rows, [&](const cache::DecisionRow& row) {
+    const cache::Decision& decision = row.decision;
+    const bool wanted = filter.ops.empty() || contains(filter.ops, decision.problem.op);
+    return !wanted || !filter.lets_through(decision.gpu_class, decision.gpu_label);
+  });
   std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
     const cache::Decision& x = a.decision;
     const cache::Decision& y = b.decision;

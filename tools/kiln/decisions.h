@@ -21,6 +21,8 @@ struct DecisionFilter {
   std::vector<std::string> ops;
   std::vector<std::string> gpu_classes;  // a class matches whatever its rows are called
   std::vector<std::string> gpu_labels;
+
+  bool lets_through(const std::string& gpu_class, const std::string& label) const;
 };
 // Resolves the names; unknown ones are usage errors. A card that is not in the GPU table is known
 // by the label that the store has for it.

@@ -25,6 +25,7 @@ namespace fs = std::filesystem;
 struct StoreReport {
   cache::StorePlace place;
   bool exists = false;
+  bool in_memory = false;
   bool writable = false;  // by the permissions; doctor writes nothing
   cache::StoreInfo info;
   std::map<std::string, int64_t> decisions_by_class;
@@ -49,6 +50,7 @@ StoreReport examine_store(const Common& common) {
   StoreReport report;
   report.place = store_place(common);
   report.exists = store_file_exists(common);
+  report.in_memory = report.place.path == ":memory:";
   report.writable = may_write(report.place.path);
   cache::StoreOptions options;
   options.path = common.db;
@@ -69,6 +71,7 @@ Json store_json(const StoreReport& report) {
   return {{"path", report.place.path},
           {"why", report.place.why},
           {"exists", report.exists},
+          {"in_memory", report.in_memory},
           {"writable", report.writable},
           {"pack", report.info.pack.empty() ? Json() : Json(report.info.pack)},
           {"schema_version", report.info.schema_version},
@@ -84,7 +87,12 @@ Json store_json(const StoreReport& report) {
 
 void print_store(const StoreReport& report) {
   print(fmt::format("Store      {} ({})\n", report.place.path, report.place.why));
-  if (!report.exists) {
+  if (report.in_memory) {
+    print(
+        "           IN MEMORY: what is decided is lost when the command ends, so `kiln tune`, "
+        "`kiln build`\n           and `kiln verify` refuse it; name a file with --db PATH or "
+        "KILN_DB\n");
+  } else if (!report.exists) {
     print("           not there yet; `kiln tune` or `kiln build` makes it\n");
   } else {
     print(fmt::format("           {} decisions, {} binaries, {} timings, {}, schema {}{}\n",
@@ -94,7 +102,7 @@ void print_store(const StoreReport& report) {
   }
   if (!report.info.pack.empty())
     print(fmt::format("           over the pack {}\n", report.info.pack));
-  if (!report.writable) {
+  if (!report.writable && !report.in_memory) {
     print("           CANNOT BE WRITTEN: name another file with --db PATH or KILN_DB\n");
   }
   for (const std::string& warning : report.warnings)
@@ -301,7 +309,7 @@ void add_doctor(CLI::App& app, Common& common, Chosen& chosen) {
               "  kiln doctor\n"
               "  kiln doctor --json\n"
               "Exit code 0 when this machine can build; 4 without NVRTC; 6 when the store has a "
-              "defect or\ncannot be written. A machine without a GPU is healthy.\n",
+              "defect,\ncannot be written or is in memory. A machine without a GPU is healthy.\n",
               [&common] { return run_doctor(common); });
 }
 

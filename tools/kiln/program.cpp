@@ -1,10 +1,14 @@
-// The `kiln` program: reads the command line, runs one command, turns failures into one sentence
-// and an exit code.
+// Reads the command line, runs one command, turns failures into one sentence and an exit code.
+#include "tools/kiln/program.h"
+
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 
 #include "tools/kiln/commands.h"
 #include "tools/kiln/text.h"
@@ -30,8 +34,18 @@ constexpr const char* kEpilogue =
     "  kiln COMMAND --help              options and examples of a command\n"
     "\n"
     "Environment:\n"
-    "  KILN_DB     the store, as --db        KILN_PACK   a read-only store under it, as --pack\n"
-    "  KILN_NVRTC  the libnvrtc.so to use    KILN_JOBS   compiles at once, as --jobs\n"
+    "  KILN_DB          the store, as --db\n"
+    "  KILN_PACK        a read-only store under it, as --pack\n"
+    "  KILN_NVRTC       the libnvrtc.so to use, or its folder\n"
+    "  KILN_LIBCUDA     the CUDA driver library\n"
+    "  KILN_LIBNVML     the library that reports clocks and throttling while tuning\n"
+    "  KILN_JOBS        compiles at once, as --jobs\n"
+    "  CUDA_HOME        a CUDA toolkit, searched for NVRTC\n"
+    "  CUDA_PATH        another one\n"
+    "  LD_LIBRARY_PATH  folders searched for NVRTC and the driver first\n"
+    "  XDG_CACHE_HOME   the user's cache folder, for the store\n"
+    "  HOME             the user's folder, for a store in its .cache\n"
+    "  TERM             \"dumb\": lines instead of a progress bar\n"
     "\n";
 
 void describe(CLI::App& app, Common& common, Chosen& chosen) {
@@ -52,33 +66,98 @@ void describe(CLI::App& app, Common& common, Chosen& chosen) {
   app.footer(kEpilogue + exit_code_help());
 }
 
-// The parser's own complaint about a misspelt command is "a subcommand is required".
+// The parser takes an empty value for what it is; a script with an unset variable never means it.
+void refuse_empty_values(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_expected_max() == 0) continue;  // a flag
+    const std::string type = option->get_type_name();
+    const auto refuse = [type](std::string& value) {
+      return value.empty() ? fmt::format("the value is empty; expected {}.", type) : std::string();
+    };
+    option->transform(CLI::Validator(refuse, ""));  // goes before the option's other checks
+  }
+  for (CLI::App* command : app.get_subcommands(nullptr)) refuse_empty_values(*command);
+}
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
+  const std::string guess = nearest(word, known);
+  return guess.empty() ? "." : fmt::format("; did you mean \"{}\"?", guess);
+}
+
+bool is_option(const std::string& word) { return word.rfind('-', 0) == 0; }
+
+// What was given to `app` alone and is not known to it.
+std::optional<std::string> unknown_word(const CLI::App& app, bool (*wanted)(const std::string&)) {
+  const std::vector<std::string> words = app.remaining();
+  const auto found = std::find_if(words.begin(), words.end(), wanted);
+  return found == words.end() ? std::nullopt : std::optional(*found);
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
 ExitCode report_usage(const CLI::App& app, const CLI::ParseError& error) {
   std::vector<std::string> commands;
   for (const CLI::App* command : app.get_subcommands(nullptr)) {
     commands.push_back(command->get_name());
   }
+  const std::string all_commands = fmt::format("Commands: {}.", joined(commands));
   const std::vector<CLI::App*> named = app.get_subcommands();
+  const auto is_command = [](const std::string& word) { return !is_option(word); };
   if (named.empty()) {
-    for (const std::string& word : app.remaining()) {
-      if (word.rfind('-', 0) == 0) continue;
-      const std::string guess = nearest(word, commands);
+    // The parser's own complaint about a misspelt command is "a subcommand is required".
+    if (const auto word = unknown_word(app, is_command)) {
       report_failure(
-          fmt::format("there is no command \"{}\"{}", word,
-                      guess.empty() ? "." : fmt::format("; did you mean \"{}\"?", guess)),
-          fmt::format("Commands: {}.", joined(commands)));
+          fmt::format("there is no command {}{}", in_quotes(*word), did_you_mean(*word, commands)),
+          all_commands);
       return ExitCode::usage;
     }
-    if (app.remaining().empty()) {
-      report_failure("a command is missing.", fmt::format("Commands: {}.", joined(commands)));
+    if (app.remaining().empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+      report_failure("a command is missing.", all_commands);
       return ExitCode::usage;
     }
   }
-  report_failure(error.what(), named.empty()
-                                   ? "`kiln --help` lists commands and options."
-                                   : fmt::format("`kiln {} --help` lists the options and examples.",
-                                                 named.front()->get_name()));
+  const std::string help = "`kiln --help` lists commands and options.";
+  if (const auto option = unknown_word(app, is_option)) {
+    report_failure(fmt::format("there is no option {}{}", in_quotes(*option),
+                               did_you_mean(*option, option_names(app))),
+                   help);
+    return ExitCode::usage;
+  }
+  if (named.empty()) {
+    report_failure(error.what(), help);
+    return ExitCode::usage;
+  }
+  const CLI::App& command = *named.front();
+  const std::string command_help =
+      fmt::format("`kiln {} --help` lists the options and examples.", command.get_name());
+  if (const auto option = unknown_word(command, is_option)) {
+    report_failure(fmt::format("{} has no option {}{}", command.get_name(), in_quotes(*option),
+                               did_you_mean(*option, option_names(command))),
+                   command_help);
+  } else if (const auto word = unknown_word(command, is_command)) {
+    report_failure(fmt::format("{} takes no {}.", command.get_name(), in_quotes(*word)),
+                   command_help);
+  } else {
+    report_failure(error.what(), command_help);
+  }
   return ExitCode::usage;
+}
+
+// "--db=": the parser would take the next word as the value.
+std::optional<std::string> option_without_value(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word.rfind("--", 0) == 0 && word.find('=') == word.size() - 1) {
+      return word.substr(0, word.size() - 1);
+    }
+  }
+  return std::nullopt;
 }
 
 ExitCode run(int argc, char** argv) {
@@ -87,6 +166,12 @@ ExitCode run(int argc, char** argv) {
   Common common;
   Chosen chosen;
   describe(app, common, chosen);
+  refuse_empty_values(app);
+  if (const auto option = option_without_value(argc, argv)) {
+    report_failure(fmt::format("{}: the value is empty.", *option),
+                   "`kiln --help` lists commands and options.");
+    return ExitCode::usage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
@@ -114,15 +199,18 @@ ExitCode run(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace kiln::cli
 
-int main(int argc, char** argv) {
-  const kiln::cli::ExitCode code = kiln::cli::run(argc, argv);
+int run_program(int argc, char** argv) {
+  // A file that may not grow any more is a failed write, not the end of the program.
+  std::signal(SIGXFSZ, SIG_IGN);
+  const ExitCode code = run(argc, argv);
   // A reader that went away (`kiln ls | head`) or a full disk must not look like success.
   const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
-  if (lost && code == kiln::cli::ExitCode::ok) {
-    kiln::cli::print_error("kiln: the output could not be written; it is not whole.\n");
-    return 1;
+  if (lost && code == ExitCode::ok) {
+    print_error("kiln: the output could not be written; it is not whole.\n");
+    return static_cast<int>(ExitCode::failed);
   }
   return static_cast<int>(code);
 }
+
+}  // namespace kiln::cli

@@ -1,10 +1,11 @@
-// `kiln show OP`: what the op is, and of each problem that the store has decided all it knows: the
-// decision and why, times, verifications, rejected candidates by reason, binaries with registers
-// and spills.
+// `kiln show OP`: what the op is, and of each problem all that the store knows: the decision and
+// why, times, verifications, rejected candidates by reason, binaries with registers and spills. A
+// problem without a decision is shown too when there is evidence of it.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "tools/kiln/commands.h"
@@ -31,8 +32,10 @@ struct ShowArguments {
 
 // "ratio=2 num_tokens=256" or {"ratio": 2}: each named field of the shape or the bucket has that
 // value.
-std::vector<std::pair<std::string, std::string>> parse_filter(const std::string& text) {
-  std::vector<std::pair<std::string, std::string>> fields;
+using Fields = std::vector<std::pair<std::string, std::string>>;
+
+Fields parse_filter(const std::string& text) {
+  Fields fields;
   if (text.find('{') == 0) {
     const Json object = object_argument(text, "problem filter");
     for (const auto& [key, value] : object.items()) {
@@ -48,17 +51,17 @@ std::vector<std::pair<std::string, std::string>> parse_filter(const std::string&
     if (word.empty()) continue;
     const size_t equals = word.find('=');
     if (equals == std::string::npos) {
-      throw Failure(ExitCode::usage,
-                    fmt::format("\"{}\" is no problem filter; expected FIELD=VALUE or JSON.", word),
-                    "`kiln ls` shows the fields of each problem.");
+      throw Failure(
+          ExitCode::usage,
+          fmt::format("{} is no problem filter; expected FIELD=VALUE or JSON.", in_quotes(word)),
+          "`kiln ls` shows the fields of each problem.");
     }
     fields.emplace_back(word.substr(0, equals), word.substr(equals + 1));
   }
   return fields;
 }
 
-bool matches(const cache::Problem& problem,
-             const std::vector<std::pair<std::string, std::string>>& fields) {
+bool matches(const cache::Problem& problem, const Fields& fields) {
   Json all = stored_json(problem.shape);
   all.update(stored_json(problem.bucket));
   return std::all_of(fields.begin(), fields.end(), [&](const auto& field) {
@@ -70,25 +73,72 @@ bool matches(const cache::Problem& problem,
 
 // --- everything of one problem ------------------------------------------------------------------
 
+// A problem on a GPU class of which the store knows something.
+struct Subject {
+  cache::Problem problem;
+  std::string gpu_class;  // "" when only proofs are known, which belong to no class
+  std::string gpu;        // its label
+  std::optional<cache::DecisionRow> decided;
+};
+
+// By the GPU table, else as a decision calls it, else by its limits.
+std::string class_label(const std::string& gpu_class,
+                        const std::vector<cache::DecisionRow>& decisions) {
+  for (const Gpu& gpu : gpu_table()) {
+    if (gpu_class_key(gpu) == gpu_class) return gpu.slug;
+  }
+  for (const cache::DecisionRow& row : decisions) {
+    if (row.decision.gpu_class == gpu_class) return row.decision.gpu_label;
+  }
+  return gpu_class.empty() ? "no GPU class" : short_json(stored_json(gpu_class));
+}
+
+// Those with a decision first.
+std::vector<Subject> find_subjects(cache::Store& store, const templates::Op& op,
+                                   const std::vector<std::string>& gpus, const Fields& fields) {
+  const DecisionFilter filter = decision_filter(store, {op.name}, gpus);
+  std::vector<Subject> subjects;
+  std::set<std::pair<cache::Problem, std::string>> decided;
+  for (const cache::DecisionRow& row : find_decisions(store, filter)) {
+    const cache::Decision& decision = row.decision;
+    if (!matches(decision.problem, fields)) continue;
+    decided.emplace(decision.problem, decision.gpu_class);
+    subjects.push_back({decision.problem, decision.gpu_class, decision.gpu_label, row});
+  }
+  const std::vector<cache::DecisionRow> all = store.list_decisions();
+  for (const cache::Problem& problem : store.problems()) {
+    if (problem.op != op.name || !matches(problem, fields)) continue;
+    std::vector<std::string> classes = store.gpu_classes(problem);
+    if (classes.empty() && !store.verifications(problem).empty()) classes.emplace_back();
+    for (const std::string& gpu_class : classes) {
+      const std::string label = class_label(gpu_class, all);
+      if (filter.lets_through(gpu_class, label) && !decided.contains({problem, gpu_class})) {
+        subjects.push_back({problem, gpu_class, label, std::nullopt});
+      }
+    }
+  }
+  return subjects;
+}
+
 struct Evidence {
-  cache::DecisionRow row;
+  Subject subject;
   std::vector<cache::Timing> timings;  // fastest first
   std::vector<cache::Verification> verifications;
   std::vector<cache::Rejection> rejections;
   std::map<Hash128, cache::PlanRecord> plans;
 };
 
-Evidence gather(cache::Store& store, const cache::DecisionRow& row) {
-  const cache::Decision& decision = row.decision;
-  Evidence evidence{row,
-                    store.timings(decision.problem, decision.gpu_class),
-                    store.verifications(decision.problem),
-                    store.rejections(decision.problem, decision.gpu_class),
+Evidence gather(cache::Store& store, const Subject& subject) {
+  Evidence evidence{subject,
+                    store.timings(subject.problem, subject.gpu_class),
+                    store.verifications(subject.problem),
+                    store.rejections(subject.problem, subject.gpu_class),
                     {}};
   std::stable_sort(
       evidence.timings.begin(), evidence.timings.end(),
       [](const cache::Timing& a, const cache::Timing& b) { return a.time_ns < b.time_ns; });
-  std::set<Hash128> ids = {decision.plan};
+  std::set<Hash128> ids;
+  if (subject.decided) ids.insert(subject.decided->decision.plan);
   for (const cache::Timing& timing : evidence.timings) ids.insert(timing.plan);
   for (const cache::Verification& verification : evidence.verifications) {
     ids.insert(verification.plan);
@@ -106,8 +156,9 @@ std::string config_of(const Evidence& evidence, const Hash128& plan) {
 
 // The winner's plan first, then those of its tie group.
 std::vector<const cache::PlanRecord*> leading_plans(const Evidence& evidence) {
-  const cache::Decision& decision = evidence.row.decision;
   std::vector<const cache::PlanRecord*> plans;
+  if (!evidence.subject.decided) return plans;
+  const cache::Decision& decision = evidence.subject.decided->decision;
   const auto winner = evidence.plans.find(decision.plan);
   if (winner != evidence.plans.end()) plans.push_back(&winner->second);
   for (const auto& [id, plan] : evidence.plans) {
@@ -156,9 +207,6 @@ Json binaries_json(cache::Store& store, const Evidence& evidence) {
 }
 
 Json evidence_json(cache::Store& store, const Evidence& evidence) {
-  const cache::Decision& decision = evidence.row.decision;
-  Json ties = Json::array();
-  for (const std::string& config : decision.tie_group) ties.push_back(stored_json(config));
   Json timings = Json::array();
   for (const cache::Timing& timing : evidence.timings) {
     timings.push_back({{"config", stored_json(config_of(evidence, timing.plan))},
@@ -186,22 +234,33 @@ Json evidence_json(cache::Store& store, const Evidence& evidence) {
                           {"reason", rejection.reason},
                           {"detail", rejection.detail}});
   }
-  return {{"problem", problem_json(decision.problem)},
-          {"gpu", decision.gpu_label},
-          {"gpu_class", stored_json(decision.gpu_class)},
-          {"config", stored_json(decision.config)},
-          {"kind", cache::kind_name(decision.kind)},
-          {"reason", decision.reason},
-          {"time_ns", known_number(decision.time_ns)},
-          {"default_time_ns", known_number(decision.default_time_ns)},
-          {"verified", verified_json(evidence.row.verified)},
-          {"decided_at", decision.decided_at},
-          {"layer", evidence.row.layer},
-          {"tie_group", ties},
-          {"timings", timings},
-          {"verifications", verifications},
-          {"rejections", rejections},
-          {"binaries", binaries_json(store, evidence)}};
+  const Subject& subject = evidence.subject;
+  Json ties = Json::array();
+  Json result = {{"problem", problem_json(subject.problem)},
+                 {"gpu", subject.gpu},
+                 {"gpu_class", stored_json(subject.gpu_class)},
+                 {"timings", timings},
+                 {"verifications", verifications},
+                 {"rejections", rejections},
+                 {"binaries", binaries_json(store, evidence)}};
+  for (const char* field : {"config", "kind", "reason", "time_ns", "default_time_ns", "verified",
+                            "decided_at", "layer"}) {
+    result[field] = nullptr;  // of an undecided problem
+  }
+  if (subject.decided) {
+    const cache::Decision& decision = subject.decided->decision;
+    for (const std::string& config : decision.tie_group) ties.push_back(stored_json(config));
+    result["config"] = stored_json(decision.config);
+    result["kind"] = cache::kind_name(decision.kind);
+    result["reason"] = decision.reason;
+    result["time_ns"] = known_number(decision.time_ns);
+    result["default_time_ns"] = known_number(decision.default_time_ns);
+    result["verified"] = verified_json(subject.decided->verified);
+    result["decided_at"] = decision.decided_at;
+    result["layer"] = subject.decided->layer;
+  }
+  result["tie_group"] = ties;
+  return result;
 }
 
 // --- for people ---------------------------------------------------------------------------------
@@ -293,29 +352,41 @@ void print_binaries(cache::Store& store, const Evidence& evidence) {
   print(table.empty() ? std::string("  binaries: none\n") : "  binaries\n" + table.text(4));
 }
 
-void print_evidence(cache::Store& store, const Evidence& evidence, size_t limit) {
-  const cache::Decision& decision = evidence.row.decision;
-  const auto line = [](std::string_view label, std::string_view text) {
-    print(fmt::format("  {:<9} {}\n", label, text));
-  };
-  print(fmt::format("\n{} on {}\n", problem_text(decision.problem), decision.gpu_label));
-  line("config", short_json(stored_json(decision.config)));
-  line("kind", fmt::format("{}: {}", cache::kind_name(decision.kind), decision.reason));
-  line("time", fmt::format("{}, default {}, {} the default's speed", time_text(decision.time_ns),
-                           time_text(decision.default_time_ns),
-                           ratio_text(decision.default_time_ns, decision.time_ns)));
-  line("verified", evidence.row.verified == cache::Verified::none
-                       ? "no"
-                       : fmt::format("by the {}", cache::verified_name(evidence.row.verified)));
-  line("decided", fmt::format("{}, in {}", date_text(decision.decided_at), evidence.row.layer));
+void print_line(std::string_view label, std::string_view text) {
+  print(fmt::format("  {:<9} {}\n", label, text));
+}
+
+void print_decision(const cache::DecisionRow& row) {
+  const cache::Decision& decision = row.decision;
+  print_line("config", short_json(stored_json(decision.config)));
+  print_line("kind", fmt::format("{}: {}", cache::kind_name(decision.kind), decision.reason));
+  print_line("time", fmt::format("{}, default {}, {} the default's speed",
+                                 time_text(decision.time_ns), time_text(decision.default_time_ns),
+                                 ratio_text(decision.default_time_ns, decision.time_ns)));
+  print_line("verified", row.verified == cache::Verified::none
+                             ? "no"
+                             : fmt::format("by the {}", cache::verified_name(row.verified)));
+  print_line("decided", fmt::format("{}, in {}", date_text(decision.decided_at), row.layer));
   if (decision.tie_group.size() > 1) {
-    line("ties", fmt::format("{} configs are within the noise:", decision.tie_group.size()));
-    for (const std::string& config : decision.tie_group) line("", short_json(stored_json(config)));
+    print_line("ties", fmt::format("{} configs are within the noise:", decision.tie_group.size()));
+    for (const std::string& config : decision.tie_group) {
+      print_line("", short_json(stored_json(config)));
+    }
+  }
+}
+
+void print_evidence(cache::Store& store, const Evidence& evidence, size_t limit) {
+  const Subject& subject = evidence.subject;
+  print(fmt::format("\n{} on {}\n", problem_text(subject.problem), subject.gpu));
+  if (subject.decided) {
+    print_decision(*subject.decided);
+  } else {
+    print_line("decided", "no: the default serves it; this is what was tried");
   }
   print_timings(evidence, limit);
   print_verifications(evidence, limit);
   print_rejections(evidence);
-  print_binaries(store, evidence);
+  if (subject.decided) print_binaries(store, evidence);
 }
 
 // --- the op -------------------------------------------------------------------------------------
@@ -361,15 +432,15 @@ ExitCode run_show(const ShowArguments& arguments, const Common& common) {
                        arguments.gpus.empty() ? "" : arguments.gpus.front(), common);
   }
 
-  const auto fields = parse_filter(arguments.filter);
+  const Fields fields = parse_filter(arguments.filter);
   OpenStore store(common, StoreUse::read);
-  std::vector<cache::DecisionRow> rows =
-      find_decisions(*store, decision_filter(*store, {op.name}, arguments.gpus));
-  std::erase_if(rows, [&](const auto& row) { return !matches(row.decision.problem, fields); });
+  const std::vector<Subject> subjects = find_subjects(*store, op, arguments.gpus, fields);
 
   if (common.form() == OutputForm::json) {
     Json problems = Json::array();
-    for (const auto& row : rows) problems.push_back(evidence_json(*store, gather(*store, row)));
+    for (const Subject& subject : subjects) {
+      problems.push_back(evidence_json(*store, gather(*store, subject)));
+    }
     print_json({{"op", op.name},
                 {"version", op.version},
                 {"summary", op.summary},
@@ -377,9 +448,11 @@ ExitCode run_show(const ShowArguments& arguments, const Common& common) {
     return ExitCode::ok;
   }
   print_op(op);
-  if (rows.empty()) note("no decision of this op matches; `kiln tune` or `kiln build` makes them.");
-  for (const auto& row : rows) {
-    print_evidence(*store, gather(*store, row), arguments.all ? SIZE_MAX : kShownRows);
+  if (subjects.empty()) {
+    note("nothing of this op matches in the store; `kiln tune` or `kiln build` fills it.");
+  }
+  for (const Subject& subject : subjects) {
+    print_evidence(*store, gather(*store, subject), arguments.all ? SIZE_MAX : kShownRows);
   }
   return ExitCode::ok;
 }

@@ -36,8 +36,23 @@ templates::Config choose_config(const templates::Op& op, const templates::Sizes&
   const templates::Config preferred = op.default_config(fixed);
   if (text.empty()) return preferred;
   Json config = templates::config_json(preferred);
-  config.update(object_argument(text, "--config"));
-  return templates::parse_config(op, fixed, gpu, config);
+  const Json changes = object_argument(text, "--config");
+  for (const auto& [axis, value] : changes.items()) {
+    if (config.contains(axis)) continue;
+    std::vector<std::string> axes;
+    for (const auto& [known, default_value] : config.items()) axes.push_back(known);
+    throw Failure(ExitCode::usage,
+                  fmt::format("{} has no config axis {}.", op.name, in_quotes(axis)),
+                  fmt::format("Axes: {}.", joined(axes)));
+  }
+  config.update(changes);
+  try {
+    return templates::parse_config(op, fixed, gpu, config);
+  } catch (const Error& error) {
+    if (error.status() != Status::unsupported) throw;
+    throw Failure(ExitCode::usage, fmt::format("{}.", error.what()),
+                  "Change another axis with it, or leave --config out for the default.");
+  }
 }
 
 }  // namespace
@@ -85,9 +100,10 @@ ExitCode show_source(const templates::Op& op, const SourceArguments& arguments,
                        {"source", jit::dump_source(source)}});
   }
   if (kernels.empty()) {
-    throw Failure(ExitCode::usage,
-                  fmt::format("{} launches no kernel called \"{}\".", op.name, arguments.kernel),
-                  fmt::format("Kernels: {}.", joined(entries)));
+    throw Failure(
+        ExitCode::usage,
+        fmt::format("{} launches no kernel called {}.", op.name, in_quotes(arguments.kernel)),
+        fmt::format("Kernels: {}.", joined(entries)));
   }
   if (common.form() == OutputForm::json) {
     print_json({{"op", op.name},

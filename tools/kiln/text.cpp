@@ -99,9 +99,9 @@ Json stored_json(const std::string& text) {
 
 double parse_duration_s(std::string_view text) {
   const Failure bad(ExitCode::usage,
-                    fmt::format("\"{}\" is not a duration; expected a number with ms, s, m or h, "
+                    fmt::format("{} is not a duration; expected a number with ms, s, m or h, "
                                 "for example 30s, 5m or 1h30m.",
-                                text));
+                                in_quotes(text)));
   double seconds = 0;
   std::string_view rest = text;
   if (rest.empty()) throw bad;

@@ -47,7 +47,7 @@ std::vector<std::string> slugs_of(const std::vector<std::string>& names) {
 void refuse_contradictions(const TuneArguments& arguments, Verb verb) {
   if (verb == Verb::build && !arguments.device.empty()) {
     throw Failure(ExitCode::usage, "build never uses a device.",
-                  fmt::format("To tune on it: `kiln tune --device {}`.", arguments.device));
+                  "To tune on one: `kiln tune --device ID`.");
   }
   if (!arguments.gpus.empty() && !arguments.device.empty()) {
     throw Failure(
@@ -74,7 +74,8 @@ std::string choose_device(const TuneArguments& arguments, Verb verb) {
   return "";
 }
 
-tuner::TuneOptions tune_options(const TuneArguments& arguments, Verb verb) {
+tuner::TuneOptions tune_options(const TuneArguments& arguments, const std::string& workload,
+                                Verb verb) {
   refuse_contradictions(arguments, verb);
   resolve_ops(arguments.ops);
 
@@ -89,10 +90,9 @@ tuner::TuneOptions tune_options(const TuneArguments& arguments, Verb verb) {
                     "Leave --budget out to work without a limit.");
     }
   }
-  if (!arguments.workload.empty()) {
-    options.workload = read_text_file(arguments.workload, "workload");
-    runtime::parse_workload(options.workload);  // mistakes are answered before any work
-  }
+  options.workload = workload;
+  if (!workload.empty())
+    runtime::parse_workload(workload);  // mistakes are answered before any work
   options.redo = arguments.again ? tuner::TuneOptions::Redo::again : tuner::TuneOptions::Redo::keep;
   options.device = choose_device(arguments, verb);
   if (options.device.empty()) options.gpus = gpus.empty() ? kDefaultGpus : gpus;
@@ -205,8 +205,11 @@ ExitCode say_how_it_ended(const tuner::TuneReport& report) {
 }
 
 ExitCode run_tune(const TuneArguments& arguments, const Common& common, Verb verb) {
+  // Read before Ctrl-C is caught, so that it ends a program that waits for its standard input.
+  const std::string workload =
+      arguments.workload.empty() ? "" : read_text_file(arguments.workload, "--workload");
   const InterruptGuard interrupt;
-  tuner::TuneOptions options = tune_options(arguments, verb);
+  tuner::TuneOptions options = tune_options(arguments, workload, verb);
   OpenStore store(common, StoreUse::write);
   note(fmt::format("{} {}; the store is {}.", options.device.empty() ? "ranking for" : "tuning on",
                    options.device.empty() ? joined(options.gpus, " and ") : options.device,
@@ -239,7 +242,8 @@ void add_shared_options(CLI::App& command, TuneArguments& arguments) {
   command.add_option("--op", arguments.ops, "Only this op; may be repeated")->type_name("NAME");
   command
       .add_option("--workload", arguments.workload,
-                  "JSON of ops, shapes and sizes, as for kiln_prepare (default: the model's)")
+                  "JSON of ops, shapes and sizes, as for kiln_prepare; - for standard input "
+                  "(default: the model's)")
       ->type_name("FILE");
   command.add_option("--budget", arguments.budget, "Time to spend: 30s, 5m, 1h")->type_name("TIME");
   command.add_option("--limits", arguments.limits, "Measure as this GPU would have to run it")
