@@ -24,12 +24,15 @@ constexpr JsonColumn kJsonColumns[] = {
     {"packed_layouts", "description"},
 };
 
-void check_sqlite(Database& database, const std::string& path, std::vector<std::string>& defects) {
+void check_pages(Database& database, const std::string& path, std::vector<std::string>& defects) {
   Statement integrity = database.prepare("PRAGMA integrity_check(100)");
   while (integrity.step()) {
     if (integrity.text(0) != "ok")
       defects.push_back(fmt::format("{}: {}", path, integrity.text(0)));
   }
+}
+
+void check_links(Database& database, const std::string& path, std::vector<std::string>& defects) {
   Statement links = database.prepare("PRAGMA foreign_key_check");
   while (links.step()) {
     defects.push_back(fmt::format("{}: a row of table {} refers to a row of {} that is not there",
@@ -95,12 +98,14 @@ std::vector<Reference> references(Database& database, std::string_view sql) {
 
 }  // namespace
 
-std::vector<std::string> check_file(Database& database, const std::string& path) {
-  std::vector<std::string> defects;
-  check_sqlite(database, path, defects);
-  check_json(database, path, defects);
-  check_records(database, path, defects);
-  return defects;
+FileCheck check_file(Database& database, const std::string& path) {
+  FileCheck check;
+  check_pages(database, path, check.defects);
+  check.is_whole = check.defects.empty();
+  check_links(database, path, check.defects);
+  check_json(database, path, check.defects);
+  check_records(database, path, check.defects);
+  return check;
 }
 
 std::vector<Reference> referenced_plans(Database& database) {

@@ -12,7 +12,11 @@ namespace kiln::cache {
 
 // One sentence for each defect, each naming `path`. May throw SqliteError when the file is beyond
 // checking.
-std::vector<std::string> check_file(Database& database, const std::string& path);
+struct FileCheck {
+  std::vector<std::string> defects;
+  bool is_whole = true;  // false: pages or indexes contradict each other, which no row can mend
+};
+FileCheck check_file(Database& database, const std::string& path);
 
 // Plans and binaries that rows of this file name.
 struct Reference {

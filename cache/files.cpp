@@ -6,18 +6,23 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <string_view>
 #include <thread>
 #include <vector>
+
+#include "cache/schema.h"
 
 namespace kiln::cache {
 namespace {
@@ -49,6 +54,20 @@ int32_t big_endian(const unsigned char* bytes) {
 }
 
 using Header = std::array<unsigned char, 100>;
+
+// How sqlite_schema stores the type, name and table of two of our tables: no text file has these
+// words without a gap, and they outlive a damaged header.
+constexpr std::string_view kTableRecords[] = {"tableproblemsproblems", "tabledecisionsdecisions"};
+constexpr size_t kSchemaBytes = size_t{1} << 20;  // the schema is written first, so it lies in here
+
+bool holds_kiln_tables(int file) {
+  std::string start(kSchemaBytes, '\0');
+  const ssize_t got = ::pread(file, start.data(), start.size(), 0);
+  if (got <= 0) return false;
+  start.resize(static_cast<size_t>(got));
+  return std::all_of(std::begin(kTableRecords), std::end(kTableRecords),
+                     [&](std::string_view record) { return start.find(record) != start.npos; });
+}
 
 // The magic, and the two bytes that say how the file is written and read: 1 rollback journal, 2
 // write-ahead log.
@@ -102,6 +121,29 @@ std::string absolute_path(const std::string& path) {
   return error ? absolute.lexically_normal().string() : canonical.string();
 }
 
+namespace {
+
+// `got` bytes of the header were there.
+void read_header(const Header& bytes, ssize_t got, int64_t file_bytes, int file, FileHead& head) {
+  constexpr ssize_t kIdEnd = 72;
+  constexpr int64_t kSmallestPage = 512;
+  head.has_magic = std::memcmp(bytes.data(), kSqliteMagic.data(), kSqliteMagic.size()) == 0;
+  head.user_version = big_endian(&bytes[60]);
+  head.application_id = big_endian(&bytes[68]);
+  const bool has_id =
+      head.application_id == kApplicationId && (head.has_magic || file_bytes % kSmallestPage == 0);
+  head.is_ours = has_id || holds_kiln_tables(file);
+  const bool is_whole = got == static_cast<ssize_t>(bytes.size()) && is_sqlite_header(bytes) &&
+                        file_bytes % page_bytes(bytes) == 0;
+  // Cut off before it names its program: nobody else's file is looked for at this path.
+  const bool is_stump = head.has_magic && got < kIdEnd;
+  head.kind = is_whole                   ? FileHead::Kind::sqlite
+              : head.is_ours || is_stump ? FileHead::Kind::damaged
+                                         : FileHead::Kind::other_content;
+}
+
+}  // namespace
+
 FileHead read_file_head(const std::string& path) {
   FileHead head;
   struct stat status;
@@ -124,19 +166,14 @@ FileHead read_file_head(const std::string& path) {
     head.error = errno;
   } else if (got == 0) {
     head.kind = FileHead::Kind::empty;
-  } else if (got < static_cast<ssize_t>(bytes.size()) || !is_sqlite_header(bytes) ||
-             status.st_size % page_bytes(bytes) != 0) {
-    head.kind = FileHead::Kind::other_content;
   } else {
-    head.kind = FileHead::Kind::sqlite;
-    head.user_version = big_endian(&bytes[60]);
-    head.application_id = big_endian(&bytes[68]);
+    read_header(bytes, got, status.st_size, file.get(), head);
   }
   return head;
 }
 
-bool is_writable(const std::string& path) {
-  return may(path, R_OK | W_OK) && may(parent_of(path), W_OK | X_OK);
+int why_not_writable(const std::string& path) {
+  return may(path, R_OK | W_OK) && may(parent_of(path), W_OK | X_OK) ? 0 : errno;
 }
 
 std::string why_not_creatable(const std::string& path) {
@@ -228,8 +265,93 @@ int64_t side_file_bytes(const std::string& path, const std::string& suffix) {
   return ::stat((path + suffix).c_str(), &status) == 0 ? static_cast<int64_t>(status.st_size) : -1;
 }
 
-SideLock::SideLock(const std::string& store_path) {
-  descriptor_ = ::open(lock_path(store_path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+namespace {
+
+int synchronise(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Some file systems cannot synchronise a folder; then there is nothing more to do.
+  if (file.get() < 0) return errno;
+  return ::fsync(file.get()) != 0 && errno != EINVAL && errno != EROFS ? errno : 0;
+}
+
+// All three return errno, 0 on success, and never replace a file.
+int publish_by_rename(const std::string& draft, const std::string& path) {
+  constexpr unsigned kNoReplace = 1;  // RENAME_NOREPLACE
+  return ::syscall(SYS_renameat2, AT_FDCWD, draft.c_str(), AT_FDCWD, path.c_str(), kNoReplace) == 0
+             ? 0
+             : errno;
+}
+
+int publish_by_link(const std::string& draft, const std::string& path) {
+  if (::link(draft.c_str(), path.c_str()) != 0) return errno;
+  ::unlink(draft.c_str());
+  return 0;
+}
+
+int copy_bytes(int from, int to) {
+  std::vector<char> bytes(size_t{1} << 20);
+  for (;;) {
+    const ssize_t got = ::read(from, bytes.data(), bytes.size());
+    if (got == 0) return 0;
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      return errno;
+    }
+    for (ssize_t done = 0; done < got;) {
+      const ssize_t put = ::write(to, bytes.data() + done, static_cast<size_t>(got - done));
+      if (put < 0 && errno != EINTR) return errno;
+      if (put > 0) done += put;
+    }
+  }
+}
+
+int publish_by_copy(const std::string& draft, const std::string& path) {
+  const Descriptor from(::open(draft.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status;
+  if (from.get() < 0 || ::fstat(from.get(), &status) != 0) return errno;
+  // Nobody may open it before it is whole.
+  const Descriptor to(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0));
+  if (to.get() < 0) return errno;
+  int error = copy_bytes(from.get(), to.get());
+  if (error == 0 && ::fsync(to.get()) != 0) error = errno;
+  if (error == 0 && ::fchmod(to.get(), status.st_mode & 0777U) != 0) error = errno;
+  ::unlink(error == 0 ? draft.c_str() : path.c_str());
+  return error;
+}
+
+}  // namespace
+
+int publish_file(const std::string& draft, const std::string& path,
+                 std::span<const PublishWay> ways) {
+  if (const int error = synchronise(draft); error != 0) return error;
+  int error = ENOTSUP;
+  for (const PublishWay way : ways) {
+    switch (way) {
+      case PublishWay::rename:
+        error = publish_by_rename(draft, path);
+        break;
+      case PublishWay::link:
+        error = publish_by_link(draft, path);
+        break;
+      case PublishWay::copy:
+        error = publish_by_copy(draft, path);
+        break;
+    }
+    if (error == 0) return synchronise(parent_of(path));
+    if (error == EEXIST) return error;
+  }
+  return error;
+}
+
+std::string make_draft(const std::string& path) {
+  std::string name = path + ".draft-XXXXXX";
+  const Descriptor file(::mkostemp(name.data(), O_CLOEXEC));
+  return file.get() < 0 ? "" : name;
+}
+
+SideLock::SideLock(const std::string& store_path, Make make) {
+  const int create = make == Make::if_absent ? O_CREAT : 0;
+  descriptor_ = ::open(lock_path(store_path).c_str(), O_RDWR | create | O_CLOEXEC, 0600);
   if (descriptor_ < 0) {
     error_ = errno;
     return;
@@ -249,12 +371,11 @@ SideLock::~SideLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-void SideLock::remember_damaged(const FileId& id) {
-  if (!held_) return;
+bool SideLock::remember_damaged(const FileId& id) {
+  if (!held_) return false;
   const std::string note = damaged_note(id);
-  // A note that could not be written costs another damaged read, nothing more.
-  if (::ftruncate(descriptor_, 0) != 0) return;
-  if (::pwrite(descriptor_, note.data(), note.size(), 0) < 0) return;
+  return ::ftruncate(descriptor_, 0) == 0 &&
+         ::pwrite(descriptor_, note.data(), note.size(), 0) == static_cast<ssize_t>(note.size());
 }
 
 void SideLock::forget_damaged() {

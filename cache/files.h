@@ -8,6 +8,7 @@
 #include <compare>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 namespace kiln::cache {
@@ -32,26 +33,30 @@ FileStamp file_stamp(const std::string& path);
 // Absolute, with links followed as far as the path exists.
 std::string absolute_path(const std::string& path);
 
-// What lies at a path, from stat and the first 100 bytes. Only for files that no one in this
-// process has open: closing a descriptor drops the locks that SQLite holds on the same file.
+// What lies at a path, from stat, the header, and for a file that does not name itself a store the
+// start of its contents. Only for files that no one in this process has open: closing a descriptor
+// drops the locks that SQLite holds on the same file.
 struct FileHead {
   enum class Kind {
     absent,
     empty,
-    sqlite,
-    other_content,
+    sqlite,         // the header of a whole SQLite file, whoever made it
+    damaged,        // was a store as far as can be told: put it aside
+    other_content,  // was none: leave it alone
     not_a_file,
     unreadable
   } kind = Kind::absent;
   FileId id;
   int32_t application_id = 0;
   int32_t user_version = 0;
-  int error = 0;  // errno, when unreadable
+  bool is_ours = false;    // says that it is a store, or holds the tables of one
+  bool has_magic = false;  // begins as an SQLite file does
+  int error = 0;           // errno, when unreadable
 };
 FileHead read_file_head(const std::string& path);
 
-// May this process write the file and make journals beside it?
-bool is_writable(const std::string& path);
+// Why this process may not write the file or make journals beside it: errno, 0 when it may.
+int why_not_writable(const std::string& path);
 
 // Why a file could not be made at this path, or "" when it seems possible. Makes nothing.
 std::string why_not_creatable(const std::string& path);
@@ -69,20 +74,32 @@ std::string network_file_system_name(int64_t statfs_magic);
 // Size of <path><suffix>, -1 when there is none. SQLite's side files: "-wal", "-shm", "-journal".
 int64_t side_file_bytes(const std::string& path, const std::string& suffix);
 
+// Gives a finished file its name and makes both last through a crash. Never replaces a file:
+// returns EEXIST then, another errno when no way works, 0 on success, after which `draft` is gone.
+enum class PublishWay { rename, link, copy };
+inline constexpr PublishWay kPublishWays[] = {PublishWay::rename, PublishWay::link,
+                                              PublishWay::copy};  // each where the last one cannot
+int publish_file(const std::string& draft, const std::string& path,
+                 std::span<const PublishWay> ways = kPublishWays);
+
+// An empty file (0600) beside `path` that nobody else has, "" with errno when it cannot be made.
+std::string make_draft(const std::string& path);
+
 // flock on <path>.lock: who makes, migrates or puts aside a store file holds it. The kernel
 // releases it with its holder, and the file is never unlinked, so that everybody locks the same
 // one. It also remembers which file was found damaged.
 class SideLock {
  public:
-  // Waits five seconds at most; `held()` tells how that ended.
-  explicit SideLock(const std::string& store_path);
+  // existing: never makes the file. Waits five seconds at most; `held()` tells how that ended.
+  enum class Make { if_absent, existing };
+  explicit SideLock(const std::string& store_path, Make make = Make::if_absent);
   SideLock(const SideLock&) = delete;
   ~SideLock();
 
   bool held() const { return held_; }
   int error() const { return error_; }  // errno, when not held
 
-  void remember_damaged(const FileId& id);
+  bool remember_damaged(const FileId& id);
   void forget_damaged();
 
  private:

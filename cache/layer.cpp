@@ -18,11 +18,10 @@ namespace kiln::cache {
 namespace {
 
 constexpr int kOpenFlags = SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI;
-constexpr const char* kForeign =
-    "{} is a database of another program, so it is left alone; set KILN_DB to another file";
+constexpr const char* kForeign = "{} is a database of another program, so it is left alone";
 constexpr const char* kNewer =
     "the store {} was written by a newer Kiln (its schema is version {}, this library reads "
-    "version {}), so it is left alone; update this installation or set KILN_DB to another file";
+    "version {}), so it is left alone; update this installation";
 
 std::string newer_sentence(const std::string& path, int64_t version) {
   return fmt::format(fmt::runtime(kNewer), path, version, kSchemaVersion);
@@ -35,7 +34,7 @@ std::string foreign_sentence(const std::string& path) {
 std::string no_way_sentence(const std::string& path, std::string_view why) {
   return fmt::format(
       "the store {} is of an older schema and cannot be brought to version {} ({}), so it is left "
-      "as it is; set KILN_DB to another file",
+      "as it is",
       path, kSchemaVersion, why);
 }
 
@@ -44,14 +43,15 @@ void refuse_unusable(const std::string& path, const FileHead& head) {
   switch (head.kind) {
     case FileHead::Kind::not_a_file:
       throw Unusable(
-          fmt::format("{} is not a regular file, so it cannot be the store; set KILN_DB "
-                      "to a file on a local disk",
-                      path));
+          fmt::format("expected a Kiln store at {}, but that is not a regular file", path));
     case FileHead::Kind::unreadable:
-      throw Unusable(
-          fmt::format("the store {} cannot be read: {}; make it readable or set KILN_DB "
-                      "to another file",
-                      path, std::strerror(head.error)));
+      throw Unusable(fmt::format("the store {} cannot be read ({}); make it readable", path,
+                                 std::strerror(head.error)));
+    case FileHead::Kind::other_content:
+      throw Unusable(head.has_magic ? foreign_sentence(path)
+                                    : fmt::format("expected a Kiln store at {}, but that is not an "
+                                                  "SQLite file, so it is left as it is",
+                                                  path));
     case FileHead::Kind::sqlite:
       // Zero may be our own file, caught in the middle of its first transaction: SQLite sorts that
       // out.
@@ -65,6 +65,34 @@ void refuse_unusable(const std::string& path, const FileHead& head) {
     default:
       return;
   }
+}
+
+Unusable not_creatable(const std::string& path, std::string_view why) {
+  return Unusable(fmt::format("the store {} cannot be created ({})", path, why));
+}
+
+// Reads all of the file, so it is for one that was found damaged before.
+bool is_sound(const std::string& path) {
+  try {
+    Database database(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX);
+    sqlite3_db_config(database.handle(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+    return classify(database) == FileKind::current &&
+           database.query_text("PRAGMA integrity_check(1)") == "ok";
+  } catch (const SqliteError&) {
+    return false;
+  }
+}
+
+// Fails as the first write would. Somebody else who is writing is proof enough.
+void try_to_write(Database& database) {
+  if (database.is_read_only()) throw SqliteError(SQLITE_READONLY, "it opens for reading only");
+  sqlite3_busy_timeout(database.handle(), 0);
+  try {
+    const Transaction transaction(database);
+  } catch (const SqliteError& error) {
+    if (!error.is_busy()) throw;
+  }
+  sqlite3_busy_timeout(database.handle(), kBusyTimeoutMs);
 }
 
 }  // namespace
@@ -160,7 +188,7 @@ struct LayerRegistry {
         looked_at.push_back(layer);
         if (!layer->names(path, id)) continue;
         if (layer->origin_ == Layer::Origin::inherited) {
-          layer->warn_inherited(access, warnings);
+          layer->tell_inherited(access, warnings);
         } else if (access == Layer::Access::read_write) {
           layer->upgrade(warnings);
         }
@@ -172,7 +200,7 @@ struct LayerRegistry {
     std::unique_ptr<Layer> layer(new Layer(path, origin_of(file_id(path))));
     if (layer->origin_ == Layer::Origin::inherited) {
       layer->opened_ = Layer::open_inherited(path);
-      layer->warn_inherited(access, warnings);
+      layer->tell_inherited(access, warnings);
     } else if (access == Layer::Access::read_write) {
       layer->opened_ = Layer::open_for_writing(path, warnings);
     } else {
@@ -229,8 +257,10 @@ Layer::~Layer() {
 
 void Layer::check_process() const {
   if (process_ != ::getpid()) {
-    throw Unusable(fmt::format(
-        "the store {} was opened before a fork; open it again in the child process", path_));
+    throw Unusable(
+        fmt::format("the store {} was opened before a fork; open it again in the child process",
+                    path_),
+        Remedy::said);
   }
 }
 
@@ -240,19 +270,16 @@ bool Layer::names(const std::string& path, const std::optional<FileId>& id) {
   return opened_.database != nullptr && id == opened_.id;
 }
 
-bool Layer::is_read_only() {
+std::string Layer::why_read_only() {
   const std::lock_guard lock(mutex_);
-  return opened_.read_only;
+  if (!opened_.read_only) return "";
+  return opened_.why_read_only.empty() ? fmt::format("the store {} is open for reading only", path_)
+                                       : opened_.why_read_only;
 }
 
 bool Layer::uses_wal() {
   const std::lock_guard lock(mutex_);
   return opened_.wal;
-}
-
-bool Layer::exists() {
-  const std::lock_guard lock(mutex_);
-  return opened_.database != nullptr;
 }
 
 void Layer::upgrade(std::vector<std::string>& warnings) {
@@ -296,13 +323,17 @@ void Layer::write(const Work& work, std::vector<std::string>& warnings) {
     opened_ = {};
   }
   throw Unusable(
-      fmt::format("the store {} is replaced again and again; keep other programs off it", path_));
+      fmt::format("the store {} is replaced again and again; keep other programs off it", path_),
+      Remedy::said);
 }
 
-void Layer::remember_damaged() {
+Layer::DamageNote Layer::remember_damaged() {
   const std::lock_guard lock(mutex_);
-  if (is_in_memory() || opened_.read_only || !opened_.database) return;
-  SideLock(path_).remember_damaged(opened_.id);
+  if (is_in_memory() || !opened_.database) return DamageNote::not_kept;
+  if (opened_.immutable && file_stamp(path_) != opened_.stamp) return DamageNote::changed;
+  const auto make = opened_.read_only ? SideLock::Make::existing : SideLock::Make::if_absent;
+  return SideLock(path_, make).remember_damaged(opened_.id) ? DamageNote::kept
+                                                            : DamageNote::not_kept;
 }
 
 Layer::Opened Layer::open_for_reading(const std::string& path) {
@@ -311,10 +342,8 @@ Layer::Opened Layer::open_for_reading(const std::string& path) {
   refuse_unusable(path, head);
   Opened opened{.id = head.id, .stamp = stamp, .read_only = true};
   if (head.kind == FileHead::Kind::absent || head.kind == FileHead::Kind::empty) return opened;
-  if (head.kind == FileHead::Kind::other_content) {
-    throw Unusable(fmt::format(
-        "{} is damaged or no store; it is left as it is because it was opened for reading only",
-        path));
+  if (head.kind == FileHead::Kind::damaged) {
+    throw Unusable(fmt::format("the store {} is damaged", path), Remedy::replace);
   }
 
   // Nothing may be made beside the file, so a log is read with the shared memory of its writer or
@@ -324,9 +353,10 @@ Layer::Opened Layer::open_for_reading(const std::string& path) {
   const bool has_journal = side_file_bytes(path, "-journal") > 0;
   if (wal_bytes > 0 && !has_shared_memory) {
     throw Unusable(
-        fmt::format("the last writer of {} left a write-ahead log behind, which only a "
-                    "writer can take in; open the store once for writing",
-                    path));
+        fmt::format("the last writer of {} left a write-ahead log behind, which only a writer can "
+                    "take in; open the store once for writing, for example with `kiln build`",
+                    path),
+        Remedy::said);
   }
   const bool has_writer = has_shared_memory || has_journal;
   opened.immutable = !has_writer;
@@ -343,15 +373,16 @@ Layer::Opened Layer::open_for_reading(const std::string& path) {
       return opened;
     case FileKind::older:
       throw Unusable(
-          fmt::format("the store {} is of an older schema, which only a writer can "
-                      "bring up to date; open it once for writing",
-                      path));
+          fmt::format("the store {} is of an older schema, which only a writer can bring up to "
+                      "date; open it once for writing, for example with `kiln build`",
+                      path),
+          Remedy::said);
     case FileKind::newer:
       throw Unusable(newer_sentence(path, opened.database->query_integer("PRAGMA user_version")));
     case FileKind::foreign:
       throw Unusable(foreign_sentence(path));
     case FileKind::defective:
-      throw Unusable(fmt::format("the tables of the store {} are damaged", path));
+      throw Unusable(fmt::format("the tables of the store {} are damaged", path), Remedy::replace);
   }
   return opened;
 }
@@ -367,73 +398,93 @@ Layer::Opened Layer::open_inherited(const std::string& path) {
   return opened;
 }
 
-void Layer::warn_inherited(Access access, std::vector<std::string>& warnings) {
+void Layer::tell_inherited(Access access, std::vector<std::string>& warnings) {
+  const std::string sentence = fmt::format(
+      "this process was forked while its parent had the store {} open, so it only reads what was "
+      "in the file itself; close stores before a fork, run another program instead",
+      path_);
+  if (access == Access::read_write) {
+    const std::lock_guard lock(mutex_);
+    opened_.why_read_only = sentence;
+    return;
+  }
   // Nothing is missed by a reader of a file that nobody writes, for example a pack.
   const bool has_log =
       side_file_bytes(path_, "-wal") >= 0 || side_file_bytes(path_, "-journal") >= 0;
-  if (access == Access::read_only && !has_log) return;
-  warnings.push_back(fmt::format(
-      "this process was forked while its parent had the store {} open, so it only reads what was "
-      "in the file itself; close stores before a fork, or run another program instead",
-      path_));
+  if (has_log) warnings.push_back(sentence);
+}
+
+// What may still be read of a file that cannot be written.
+Layer::Opened Layer::open_unwritable(const std::string& path, std::string_view why) {
+  Opened opened = open_for_reading(path);
+  opened.why_read_only = fmt::format(
+      "the store {} cannot be written ({}); make it and its folder writable", path, why);
+  return opened;
 }
 
 Layer::Opened Layer::open_for_writing(const std::string& path, std::vector<std::string>& warnings) {
   const FileHead head = read_file_head(path);
   refuse_unusable(path, head);
   if (head.kind == FileHead::Kind::absent) {
-    if (const std::string why = why_not_creatable(path); !why.empty()) {
-      throw Unusable(fmt::format(
-          "the store {} cannot be created ({}); set KILN_DB to a writable file on a local disk",
-          path, why));
-    }
-    return {};
+    if (const std::string why = why_not_creatable(path); !why.empty())
+      throw not_creatable(path, why);
+    return open_or_create(path, warnings);
   }
-  if (!is_writable(path)) {
-    warnings.push_back(
-        fmt::format("the store {} cannot be written; make it and its folder writable or set "
-                    "KILN_DB to another file",
-                    path));
-    return open_for_reading(path);
+  if (const int error = why_not_writable(path); error != 0) {
+    return open_unwritable(path, std::strerror(error));
   }
-  if (head.kind == FileHead::Kind::empty) return {};
+  if (head.kind == FileHead::Kind::empty) return open_or_create(path, warnings);
+  if (is_remembered_damaged(path, head.id)) {
+    if (!is_sound(path)) return replace_damaged(path, head.id, warnings);
+    // What was read wrong once reads right now: the file was mended, or the fault was not in it.
+    SideLock(path).forget_damaged();
+  }
   // With a log beside it the file may yet be made whole; SQLite decides then.
   const bool has_log = side_file_bytes(path, "-wal") > 0 || side_file_bytes(path, "-journal") > 0;
-  if (is_remembered_damaged(path, head.id) ||
-      (head.kind == FileHead::Kind::other_content && !has_log)) {
+  if (head.kind == FileHead::Kind::damaged && !has_log) {
     return replace_damaged(path, head.id, warnings);
   }
   try {
     std::unique_ptr<SideLock> lock;
     return open_current(path, lock);
   } catch (const SqliteError& error) {
+    if (error.is_unwritable()) return open_unwritable(path, error.what());
     // A damaged header makes SQLite take the file for one of a format to come.
-    const bool is_ours = head.application_id == kApplicationId;
-    if (!error.is_corruption() && !(is_ours && error.code() == SQLITE_ERROR)) {
+    const bool is_damaged = error.is_corruption() || (head.is_ours && error.code() == SQLITE_ERROR);
+    if (!is_damaged) {
       throw Unusable(fmt::format("the store {} cannot be opened: {}", path, error.what()));
+    }
+    if (!head.is_ours && head.kind != FileHead::Kind::damaged) {
+      throw Unusable(
+          fmt::format("{} is a damaged database, and nothing in it tells that it is a "
+                      "Kiln store, so it is left alone",
+                      path));
     }
   }
   return replace_damaged(path, head.id, warnings);
 }
 
 Layer::Opened Layer::open_or_create(const std::string& path, std::vector<std::string>& warnings) {
-  const auto cannot = [&](int error) {
-    return Unusable(fmt::format(
-        "the store {} cannot be created ({}); set KILN_DB to a writable file on a local disk", path,
-        std::strerror(error)));
-  };
-  if (const int error = make_parent_folders(path); error != 0) throw cannot(error);
+  if (const int error = make_parent_folders(path); error != 0) {
+    throw not_creatable(path, std::strerror(error));
+  }
   {
     auto lock = std::make_unique<SideLock>(path);
-    if (!lock->held()) throw cannot(lock->error());
+    if (!lock->held()) throw not_creatable(path, std::strerror(lock->error()));
     const FileHead head = read_file_head(path);
     if (head.kind == FileHead::Kind::absent || head.kind == FileHead::Kind::empty) {
-      if (const int error = create_private_file(path); error != 0) throw cannot(error);
-      return open_current(path, lock);
+      if (const int error = create_private_file(path); error != 0) {
+        throw not_creatable(path, std::strerror(error));
+      }
+      try {
+        return open_current(path, lock);
+      } catch (const SqliteError& error) {
+        throw not_creatable(path, error.what());
+      }
     }
   }
   Opened opened = open_for_writing(path, warnings);  // somebody else has made it
-  if (opened.read_only || !opened.database) throw cannot(EACCES);
+  if (opened.read_only || !opened.database) throw not_creatable(path, std::strerror(EACCES));
   return opened;
 }
 
@@ -455,7 +506,7 @@ Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideL
   if (kind == FileKind::fresh || kind == FileKind::older) {
     if (!lock) lock = std::make_unique<SideLock>(path);
     if (!lock->held()) {
-      throw Unusable(fmt::format("another process keeps {}.lock locked", path));
+      throw Unusable(fmt::format("another process keeps {}.lock locked; end it", path));
     }
     kind = classify(database);
   }
@@ -496,6 +547,7 @@ Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideL
     database.execute("PRAGMA locking_mode = NORMAL");
     database.query_integer("SELECT count(*) FROM meta");  // the lock is given back by the next read
   }
+  try_to_write(database);
   return opened;
 }
 
@@ -504,9 +556,8 @@ Layer::Opened Layer::replace_damaged(const std::string& path, const FileId& id,
   auto lock = std::make_unique<SideLock>(path);
   const auto cannot = [&](int error) {
     return Unusable(
-        fmt::format("the store {} is damaged and cannot be put aside ({}); move it away "
-                    "or set KILN_DB to another file",
-                    path, std::strerror(error)));
+        fmt::format("the store {} is damaged and cannot be put aside ({}); move it away", path,
+                    std::strerror(error)));
   };
   if (!lock->held()) throw cannot(lock->error());
   const std::optional<std::string> aside = put_aside(path, id);

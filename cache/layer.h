@@ -19,10 +19,23 @@
 
 namespace kiln::cache {
 
-// Why a file cannot serve, as a full sentence.
+// What helps when a file cannot serve. Whether it is the store or a pack is known above this
+// header, and with it what to type.
+enum class Remedy {
+  other_file,  // name another file, besides what the sentence says
+  replace,  // it is damaged: who opens the store for writing puts it aside; a pack has to come anew
+  said,     // nothing besides what the sentence says
+};
+
+// Why a file cannot serve, as a sentence without its full stop.
 class Unusable : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Unusable(const std::string& sentence, Remedy remedy = Remedy::other_file)
+      : std::runtime_error(sentence), remedy_(remedy) {}
+  Remedy remedy() const { return remedy_; }
+
+ private:
+  Remedy remedy_;
 };
 
 // Brings the file at `path` up to date. Throws Unusable when the steps do not lead there; the file
@@ -34,9 +47,11 @@ class Layer {
   enum class Access { read_only, read_write };
   using Work = std::function<void(Database&)>;
 
-  // Both throw Unusable, or SqliteError. A file that does not exist yet is an empty layer; the
-  // first write makes it. `warnings` takes what happened on the way, for example that a damaged
-  // file was put aside.
+  // Both throw Unusable, or SqliteError. For writing, a file that does not exist yet is made and
+  // one that exists is tried: a store that cannot be written is known now and not after hours of
+  // work. Such a one is read only; why_read_only() says the reason. For reading, a file that does
+  // not exist is an empty layer. `warnings` takes what happened on the way, for example that a
+  // damaged file was put aside.
   static std::shared_ptr<Layer> in_memory();
   static std::shared_ptr<Layer> open(const std::string& path, Access access,
                                      std::vector<std::string>& warnings);
@@ -48,14 +63,16 @@ class Layer {
   // Runs `work` in one transaction, in the file that is at the path now. Makes it if need be.
   void write(const Work& work, std::vector<std::string>& warnings);
 
-  // Notes beside the file that it is damaged: the next one who opens it for writing puts it aside.
-  void remember_damaged();
+  // Notes beside the file that it is damaged, so that the next one who opens it for writing looks
+  // at all of it and puts it aside. Somebody who only reads adds the note to a side-car that is
+  // there and makes none. changed: a file that nobody was to write was written while it was read.
+  enum class DamageNote { kept, not_kept, changed };
+  DamageNote remember_damaged();
 
   const std::string& path() const { return path_; }  // ":memory:" for a layer in memory
   bool is_in_memory() const { return path_ == ":memory:"; }
-  bool is_read_only();
+  std::string why_read_only();  // "" when it can be written
   bool uses_wal();
-  bool exists();  // false: no file yet
 
  private:
   struct Opened {
@@ -63,6 +80,7 @@ class Layer {
     FileId id;
     FileStamp stamp;
     bool read_only = false;
+    std::string why_read_only;  // a sentence, of a file that was opened for writing
     bool immutable = false;
     bool wal = false;
   };
@@ -74,6 +92,7 @@ class Layer {
   static Opened open_for_reading(const std::string& path);
   static Opened open_inherited(const std::string& path);
   static Opened open_for_writing(const std::string& path, std::vector<std::string>& warnings);
+  static Opened open_unwritable(const std::string& path, std::string_view why);
   static Opened open_or_create(const std::string& path, std::vector<std::string>& warnings);
   static Opened open_current(const std::string& path, std::unique_ptr<SideLock>& lock);
   static Opened replace_damaged(const std::string& path, const FileId& id,
@@ -81,7 +100,7 @@ class Layer {
 
   bool names(const std::string& path, const std::optional<FileId>& id);
   void upgrade(std::vector<std::string>& warnings);
-  void warn_inherited(Access access, std::vector<std::string>& warnings);
+  void tell_inherited(Access access, std::vector<std::string>& warnings);
   void check_process() const;
 
   const std::string path_;

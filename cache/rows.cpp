@@ -92,7 +92,7 @@ int64_t problem_id(Database& database, const Problem& problem) {
   Statement row = database.prepare(
       "SELECT id FROM problems WHERE op = ? AND op_version = ? AND shape = ? AND bucket = ?");
   row.bind(problem.op, problem.op_version, problem.shape, problem.bucket);
-  if (!row.step()) database.fail(SQLITE_CORRUPT, "a problem is not found after it was written");
+  if (!row.step()) database.fail(SQLITE_CORRUPT);
   return row.integer(0);
 }
 
@@ -105,7 +105,7 @@ int64_t gpu_class_id(Database& database, std::string_view key, std::string_view 
       .run();
   Statement row = database.prepare("SELECT id FROM gpu_classes WHERE key = ?");
   row.bind(key);
-  if (!row.step()) database.fail(SQLITE_CORRUPT, "a GPU class is not found after it was written");
+  if (!row.step()) database.fail(SQLITE_CORRUPT);
   return row.integer(0);
 }
 
@@ -311,10 +311,11 @@ std::vector<std::string> read_gpu_classes(Database& database, const Problem& pro
 
 std::vector<Verification> read_verifications(Database& database, const Problem& problem) {
   Statement rows = database.prepare(
-      "SELECT v.plan, v.verified_by, v.passed, v.detail, v.tolerance, v.worst_error, v.device "
+      "SELECT v.plan, v.verified_by, v.passed, v.detail, v.tolerance, v.worst_error, v.card, "
+      "       v.driver, v.verified_at "
       "FROM verifications AS v JOIN problems AS p ON p.id = v.problem "
       "WHERE p.op = ? AND p.op_version = ? AND p.shape = ? AND p.bucket = ? "
-      "ORDER BY v.plan, v.verified_by DESC, v.device");
+      "ORDER BY v.plan, v.verified_by DESC, v.card");
   rows.bind(problem.op, problem.op_version, problem.shape, problem.bucket);
   std::vector<Verification> verifications;
   while (rows.step()) {
@@ -325,7 +326,9 @@ std::vector<Verification> read_verifications(Database& database, const Problem& 
                              .detail = rows.text(3),
                              .tolerance = rows.text(4),
                              .worst_error = rows.real(5),
-                             .device = rows.text(6)});
+                             .card = rows.text(6),
+                             .driver = rows.text(7),
+                             .verified_at = rows.integer(8)});
   }
   return verifications;
 }
@@ -439,11 +442,16 @@ void write_verification(Database& database, const Verification& verification) {
   const int64_t problem = problem_id(database, verification.problem);
   database
       .prepare(
-          "INSERT OR REPLACE INTO verifications (plan, problem, verified_by, device, passed, "
-          "  tolerance, worst_error, detail, verified_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")
+          "INSERT INTO verifications (plan, problem, verified_by, card, driver, passed, tolerance, "
+          "  worst_error, detail, verified_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+          "ON CONFLICT (problem, plan, verified_by, card) DO UPDATE SET driver = excluded.driver, "
+          "  passed = excluded.passed, tolerance = excluded.tolerance, "
+          "  worst_error = excluded.worst_error, detail = excluded.detail, "
+          "  verified_at = excluded.verified_at WHERE excluded.verified_at >= verified_at")
       .bind(verification.plan.hex(), problem, static_cast<int64_t>(verification.by),
-            verification.device, verification.passed ? 1 : 0, verification.tolerance,
-            verification.worst_error, verification.detail, now_seconds())
+            verification.card, verification.driver, verification.passed ? 1 : 0,
+            verification.tolerance, verification.worst_error, verification.detail,
+            verification.verified_at == 0 ? now_seconds() : verification.verified_at)
       .run();
 }
 

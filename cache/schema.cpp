@@ -145,18 +145,20 @@ CREATE TABLE images (
 
 -- 4. Evidence, level 2: of a plan on a problem.
 
--- Does it compute the right thing: one row for each level and device it was tried on, the newest stays.
+-- Does it compute the right thing: one row for each level and card it was tried on. The newest stays, whichever driver it
+-- ran with.
 CREATE TABLE verifications (
   plan TEXT NOT NULL,                -- names the binaries that ran
   problem INTEGER NOT NULL REFERENCES problems (id),
   verified_by INTEGER NOT NULL REFERENCES verification_levels (level),
-  device TEXT NOT NULL,              -- card and driver, or "simulator"
+  card TEXT NOT NULL,                -- name, or "simulator"
+  driver TEXT NOT NULL,              -- version, "" for the simulator
   passed INTEGER NOT NULL CHECK (passed IN (0, 1)),
   tolerance TEXT NOT NULL,
   worst_error REAL,                  -- in units of the tolerance; NULL: not a number
   detail TEXT NOT NULL,
   verified_at INTEGER NOT NULL,
-  PRIMARY KEY (problem, plan, verified_by, device)
+  PRIMARY KEY (problem, plan, verified_by, card)
 ) STRICT, WITHOUT ROWID;
 
 -- 5. Evidence, level 3: of a plan on a problem and a GPU class.
@@ -225,7 +227,8 @@ CREATE TABLE leases (
 
 -- 7. Views for people.
 
--- A plan is verified on a problem at the best level that it passed, and not at all once it failed anywhere.
+-- A plan is verified on a problem at the best level that it passed, and not at all while the newest row of some card says
+-- that it failed. Store::find_decision() says the same of all layers together.
 CREATE VIEW verified_plans AS
   SELECT v.problem, v.plan, l.name AS verified
   FROM (SELECT problem, plan, CASE WHEN min(passed) = 0 THEN 0 ELSE max(verified_by) END AS level

@@ -7,10 +7,6 @@
 namespace kiln::cache {
 namespace {
 
-// A writer holds the lock for milliseconds. Whoever has not got it by then gives up with a warning:
-// nobody waits for ever.
-constexpr int kBusyTimeoutMs = 5000;
-
 // The largest value SQLite may hand out: a damaged length cannot ask for more memory than this.
 constexpr int kMaxValueBytes = 512 << 20;
 
@@ -29,7 +25,7 @@ Statement::~Statement() {
 }
 
 void Statement::check(int code) const {
-  if (code != SQLITE_OK) database_->fail(code, sql_);
+  if (code != SQLITE_OK) database_->fail(code);
 }
 
 void Statement::bind_next(std::string_view value) {
@@ -56,7 +52,7 @@ Statement& Statement::bind_blob(std::string_view bytes) {
 bool Statement::step() {
   const int code = sqlite3_step(handle_.get());
   if (code == SQLITE_ROW) return true;
-  if (code != SQLITE_DONE) database_->fail(code, sql_);
+  if (code != SQLITE_DONE) database_->fail(code);
   return false;
 }
 
@@ -91,10 +87,8 @@ std::string_view Statement::bytes(int column) const {
 Database::Database(const std::string& name, int flags) {
   const int code = sqlite3_open_v2(name.c_str(), &handle_, flags | SQLITE_OPEN_EXRESCODE, nullptr);
   if (code != SQLITE_OK) {
-    const std::string sentence =
-        fmt::format("cannot open {}: {}", name, handle_ ? sqlite3_errmsg(handle_) : "no memory");
     sqlite3_close_v2(handle_);
-    throw SqliteError(code, sentence);
+    throw SqliteError(code, fmt::format("{} (SQLite {})", sqlite3_errstr(code), code));
   }
   sqlite3_busy_timeout(handle_, kBusyTimeoutMs);
   sqlite3_limit(handle_, SQLITE_LIMIT_LENGTH, kMaxValueBytes);
@@ -111,9 +105,8 @@ Database::~Database() {
   sqlite3_close_v2(handle_);
 }
 
-void Database::fail(int code, std::string_view what) const {
-  throw SqliteError(code,
-                    fmt::format("{} (SQLite {}) in: {}", sqlite3_errmsg(handle_), code, what));
+void Database::fail(int code) const {
+  throw SqliteError(code, fmt::format("{} (SQLite {})", sqlite3_errstr(code), code));
 }
 
 Statement Database::prepare(std::string_view sql) {
@@ -125,13 +118,13 @@ Statement Database::prepare(std::string_view sql) {
   const int code = sqlite3_prepare_v3(handle_, sql.data(), static_cast<int>(sql.size()),
                                       SQLITE_PREPARE_PERSISTENT, &raw, nullptr);
   StatementHandle handle(raw);
-  if (code != SQLITE_OK) fail(code, sql);
+  if (code != SQLITE_OK) fail(code);
   return Statement(*this, std::string(sql), std::move(handle));
 }
 
 void Database::execute(const std::string& sql) {
   const int code = sqlite3_exec(handle_, sql.c_str(), nullptr, nullptr, nullptr);
-  if (code != SQLITE_OK) fail(code, std::string_view(sql).substr(0, 80));
+  if (code != SQLITE_OK) fail(code);
 }
 
 std::string Database::query_text(std::string_view sql) {

@@ -19,11 +19,20 @@ class SqliteError : public std::runtime_error {
 
   int code() const { return code_ & 0xff; }
   bool is_corruption() const { return code() == SQLITE_CORRUPT || code() == SQLITE_NOTADB; }
+  bool is_unwritable() const {
+    const int primary = code();
+    return primary == SQLITE_READONLY || primary == SQLITE_CANTOPEN || primary == SQLITE_PERM ||
+           primary == SQLITE_FULL || primary == SQLITE_IOERR;
+  }
   bool is_busy() const { return code() == SQLITE_BUSY || code() == SQLITE_LOCKED; }
 
  private:
   int code_;  // extended
 };
+
+// A writer holds the lock for milliseconds. Whoever has not got it by then gives up with a warning:
+// nobody waits for ever.
+inline constexpr int kBusyTimeoutMs = 5000;
 
 struct StatementCloser {
   void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
@@ -86,7 +95,8 @@ class Database {
   bool is_read_only() const;
   sqlite3* handle() const { return handle_; }
 
-  [[noreturn]] void fail(int code, std::string_view what) const;
+  // With SQLite's words for the code, which name no SQL: users read them.
+  [[noreturn]] void fail(int code) const;
 
  private:
   friend class Statement;

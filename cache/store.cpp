@@ -132,6 +132,8 @@ class LayeredStore : public Store {
 
   std::optional<DecisionRow> find_decision(const Problem& problem,
                                            std::string_view gpu_class) override;
+  std::optional<DecisionRow> find_decision(const Problem& problem, std::string_view gpu_class,
+                                           DecisionKind kind) override;
   std::vector<DecisionRow> list_decisions() override;
   std::vector<Problem> problems() override;
   std::vector<std::string> gpu_classes(const Problem& problem) override;
@@ -148,6 +150,8 @@ class LayeredStore : public Store {
   bool put(const TuningResult& result) override;
   bool put_binary(const jit::Binary& binary) override;
   bool put_plan(const PlanRecord& plan) override;
+  bool put_kernels(const std::vector<jit::Binary>& binaries,
+                   const std::vector<PlanRecord>& plans) override;
   bool put_verification(const Verification& verification) override;
   bool put_timing(const Timing& timing) override;
   bool put_rejections(const std::vector<Rejection>& rejections) override;
@@ -165,6 +169,11 @@ class LayeredStore : public Store {
   void use_memory(std::string_view why);
 
   void warn(const std::string& key, const std::string& sentence);
+  // What to type when the file at this path cannot serve, or is damaged.
+  std::string other_file(const std::string& path) const;
+  std::string replacement(const std::string& path) const;
+  std::string with_remedy(const std::string& path, const Unusable& error) const;
+  void note_damage(Layer& layer, std::string_view how, std::string_view consequence);
   void note_failure(Layer& layer, const SqliteError& error, std::string_view consequence);
   // Runs `work` on a layer; false, with a warning, when the layer could not answer.
   bool read(Layer& layer, const Layer::Work& work);
@@ -174,8 +183,11 @@ class LayeredStore : public Store {
   bool write(const Layer::Work& work);
   bool write(const Batch& batch);
 
-  Verified verified_level(const Hash128& plan, const std::vector<Verification>& evidence) const;
-  std::vector<Verification> all_verifications(const Problem& problem);
+  template <typename Wanted>
+  std::optional<DecisionRow> best_decision(const Problem& problem, std::string_view gpu_class,
+                                           Wanted wanted);
+  void judge(DecisionRow& row, const std::vector<Verification>& newest) const;
+  std::vector<Verification> newest_verifications(const Problem& problem);
   void warn_damaged(Layer& layer, std::string_view what, const std::string& name,
                     std::string_view remedy);
 
@@ -204,7 +216,7 @@ LayeredStore::LayeredStore(const StoreOptions& options) {
     if (path_ != ":memory:") open_read_only(path_);
   } else if (nowhere) {
     use_memory("there is no place for the store: " + place.why +
-               "; set KILN_DB to a file on a local disk");
+               "; name a file on a local disk with KILN_DB or --db");
   } else if (path_ == ":memory:") {
     top_ = Layer::in_memory();
     layers_.push_back(top_);
@@ -213,10 +225,10 @@ LayeredStore::LayeredStore(const StoreOptions& options) {
   }
   if (!pack_.empty() && pack_ != path_) {
     if (!file_id(pack_)) {
-      warn("pack", fmt::format("there is no pack at {}; correct or unset KILN_PACK", pack_));
+      warn("pack", fmt::format("there is no pack at {}; correct KILN_PACK or --pack", pack_));
       pack_.clear();
     } else {
-      add_read_layer(pack_, "so this pack is not used");
+      add_read_layer(pack_, "This pack is not used");
     }
   }
 }
@@ -227,29 +239,57 @@ void LayeredStore::use_memory(std::string_view why) {
   layers_.insert(layers_.begin(), top_);
 }
 
+std::string LayeredStore::other_file(const std::string& path) const {
+  return path == pack_ ? "name another pack with KILN_PACK or --pack"
+                       : "name another file with KILN_DB or --db";
+}
+
+std::string LayeredStore::replacement(const std::string& path) const {
+  if (path == pack_) return "get a sound copy of this pack, or " + other_file(path);
+  return fmt::format(
+      "`kiln tune` and `kiln build` put it aside as {}.corrupt-<time> and start a new "
+      "one, as does every program that opens it for writing",
+      path);
+}
+
+std::string LayeredStore::with_remedy(const std::string& path, const Unusable& error) const {
+  const std::string sentence = error.what();
+  // After a semicolon a sentence says what to do.
+  const bool says_some = sentence.find(';') != sentence.npos;
+  switch (error.remedy()) {
+    case Remedy::other_file:
+      return sentence + (says_some ? " or " : "; ") + other_file(path);
+    case Remedy::replace:
+      return sentence + "; " + replacement(path);
+    case Remedy::said:
+      return sentence;
+  }
+  return sentence;
+}
+
 void LayeredStore::open_top(const std::string& path) {
   std::vector<std::string> happened;
   try {
     std::shared_ptr<Layer> layer = Layer::open(path, Layer::Access::read_write, happened);
     layers_.push_back(layer);
-    if (layer->is_read_only()) {
-      use_memory(happened.empty() ? fmt::format("the store {} cannot be written", path)
-                                  : happened.front());
+    for (const std::string& sentence : happened) warn(sentence, sentence);
+    if (const std::string why = layer->why_read_only(); !why.empty()) {
+      use_memory(with_remedy(path, Unusable(why)));
       return;
     }
     top_ = std::move(layer);
-    for (const std::string& sentence : happened) warn(sentence, sentence);
     if (const std::string network = network_file_system(path); !network.empty()) {
-      warn("network", fmt::format("the store {} is on a network file system ({}), which is slow "
-                                  "and safe for one writer only; set KILN_DB to a file on a local "
-                                  "disk and share a read-only pack instead",
-                                  path, network));
+      warn("network",
+           fmt::format("the store {} is on a network file system ({}), which is slow and safe for "
+                       "one writer only; name a file on a local disk with KILN_DB or --db and "
+                       "share a read-only pack instead",
+                       path, network));
     }
   } catch (const Unusable& error) {
-    use_memory(error.what());
+    use_memory(with_remedy(path, error));
   } catch (const SqliteError& error) {
-    use_memory(fmt::format("the store {} cannot be opened: {}; set KILN_DB to another file", path,
-                           error.what()));
+    use_memory(
+        fmt::format("the store {} cannot be opened: {}; {}", path, error.what(), other_file(path)));
   }
 }
 
@@ -262,7 +302,7 @@ void LayeredStore::open_read_only(const std::string& path) {
     }
     return;
   }
-  add_read_layer(path, "so nothing is read from it");
+  add_read_layer(path, "Nothing is read from it");
 }
 
 void LayeredStore::add_read_layer(const std::string& path, std::string_view consequence) {
@@ -271,10 +311,13 @@ void LayeredStore::add_read_layer(const std::string& path, std::string_view cons
     layers_.push_back(Layer::open(path, Layer::Access::read_only, happened));
     for (const std::string& sentence : happened) warn(sentence, sentence);
   } catch (const Unusable& error) {
-    warn("read:" + path, fmt::format("{}; {}", error.what(), consequence));
+    warn("read:" + path, fmt::format("{}. {}", with_remedy(path, error), consequence));
   } catch (const SqliteError& error) {
-    warn("read:" + path,
-         fmt::format("{} is damaged or cannot be read ({}), {}", path, error.what(), consequence));
+    const Unusable unusable(
+        fmt::format("{} {} ({})", path, error.is_corruption() ? "is damaged" : "cannot be read",
+                    error.what()),
+        error.is_corruption() ? Remedy::replace : Remedy::other_file);
+    warn("read:" + path, fmt::format("{}. {}", with_remedy(path, unusable), consequence));
   }
 }
 
@@ -283,22 +326,36 @@ void LayeredStore::warn(const std::string& key, const std::string& sentence) {
   warnings_.push_back(sentence);
 }
 
+void LayeredStore::note_damage(Layer& layer, std::string_view how, std::string_view consequence) {
+  const std::string& path = layer.path();
+  std::string next = replacement(path);
+  if (path == pack_) {
+    // Nobody writes a pack, so nobody would read a note about it.
+  } else if (const Layer::DamageNote note = layer.remember_damaged();
+             note == Layer::DamageNote::changed) {
+    warn("changed:" + path,
+         fmt::format("{} was changed while it was read, {}; run this again", path, consequence));
+    return;
+  } else if (note == Layer::DamageNote::not_kept) {
+    next = fmt::format(
+        "move it away with `mv {0} {0}.damaged`, and `kiln tune` or `kiln build` makes "
+        "a new one",
+        path);
+  }
+  warn("damaged:" + path, fmt::format("{} is damaged ({}), {}; {}", path, how, consequence, next));
+}
+
 void LayeredStore::note_failure(Layer& layer, const SqliteError& error,
                                 std::string_view consequence) {
   const std::string& path = layer.path();
   if (error.is_corruption()) {
-    layer.remember_damaged();
-    warn("damaged:" + path,
-         fmt::format("{} is damaged ({}), {}; the next program that opens it for writing puts it "
-                     "aside and starts a new one",
-                     path, error.what(), consequence));
+    note_damage(layer, error.what(), consequence);
   } else if (error.is_busy()) {
     warn("busy:" + path,
          fmt::format("{} was locked by another process for too long, {}", path, consequence));
   } else if (error.code() == SQLITE_FULL) {
-    warn("full:" + path, fmt::format("the disk of {} is full, {}; make room or set KILN_DB to "
-                                     "another disk",
-                                     path, consequence));
+    warn("full:" + path, fmt::format("the disk of {} is full, {}; make room or {}", path,
+                                     consequence, other_file(path)));
   } else {
     warn(fmt::format("error {}:{}", error.code(), path),
          fmt::format("{} failed: {}, {}", path, error.what(), consequence));
@@ -312,7 +369,7 @@ bool LayeredStore::read(Layer& layer, const Layer::Work& work) {
   } catch (const SqliteError& error) {
     note_failure(layer, error, "so what it holds may be missed");
   } catch (const Unusable& error) {
-    warn("read:" + layer.path(), error.what());
+    warn("read:" + layer.path(), with_remedy(layer.path(), error));
   }
   return false;
 }
@@ -359,19 +416,33 @@ std::vector<std::string> LayeredStore::warnings() {
   return warnings_;
 }
 
-Verified LayeredStore::verified_level(const Hash128& plan,
-                                      const std::vector<Verification>& evidence) const {
-  Verified level = Verified::none;
-  for (const Verification& verification : evidence) {
-    if (verification.plan != plan) continue;
-    if (!verification.passed) return Verified::none;
-    level = std::max(level, verification.by);
+void LayeredStore::judge(DecisionRow& row, const std::vector<Verification>& newest) const {
+  for (const Verification& verification : newest) {
+    if (verification.plan != row.decision.plan) continue;
+    if (!verification.passed) {
+      row.verified = Verified::none;
+      row.failure = fmt::format("it failed verification on {}: {}", device_text(verification),
+                                verification.detail);
+      return;
+    }
+    row.verified = std::max(row.verified, verification.by);
   }
-  return level;
 }
 
 std::optional<DecisionRow> LayeredStore::find_decision(const Problem& problem,
                                                        std::string_view gpu_class) {
+  return best_decision(problem, gpu_class, [](const Decision&) { return true; });
+}
+
+std::optional<DecisionRow> LayeredStore::find_decision(const Problem& problem,
+                                                       std::string_view gpu_class,
+                                                       DecisionKind kind) {
+  return best_decision(problem, gpu_class, [kind](const Decision& d) { return d.kind == kind; });
+}
+
+template <typename Wanted>
+std::optional<DecisionRow> LayeredStore::best_decision(const Problem& problem,
+                                                       std::string_view gpu_class, Wanted wanted) {
   const std::lock_guard lock(mutex_);
   std::optional<DecisionRow> best;
   read_down([&](Database& database, Layer& layer) {
@@ -379,15 +450,13 @@ std::optional<DecisionRow> LayeredStore::find_decision(const Problem& problem,
       if (found.damaged) {
         warn_damaged(layer, "the decision for", problem.op + " " + problem.shape + problem.bucket,
                      "tune the problem again");
-      } else if (!best || beats(*found.record, best->decision)) {
+      } else if (wanted(*found.record) && (!best || beats(*found.record, best->decision))) {
         best = DecisionRow{.decision = std::move(*found.record), .layer = layer.path()};
       }
     }
     return hides_decision(database, problem, gpu_class);
   });
-  if (best) {
-    best->verified = verified_level(best->decision.plan, all_verifications(problem));
-  }
+  if (best) judge(*best, newest_verifications(problem));
   return best;
 }
 
@@ -422,9 +491,9 @@ std::vector<DecisionRow> LayeredStore::list_decisions() {
   for (auto& [key, row] : winners) {
     if (known != key.first) {
       known = key.first;
-      evidence = all_verifications(key.first);
+      evidence = newest_verifications(key.first);
     }
-    row.verified = verified_level(row.decision.plan, evidence);
+    judge(row, evidence);
     rows.push_back(std::move(row));
   }
   return rows;
@@ -503,21 +572,27 @@ std::vector<BinaryRow> LayeredStore::list_binaries() {
   return rows;
 }
 
-std::vector<Verification> LayeredStore::all_verifications(const Problem& problem) {
-  std::vector<Verification> all;
-  std::set<std::tuple<Hash128, Verified, std::string>> known;
+std::vector<Verification> LayeredStore::newest_verifications(const Problem& problem) {
+  std::vector<Verification> newest;
+  std::map<std::tuple<Hash128, Verified, std::string>, size_t> place;
   read_down([&](Database& database, Layer&) {
     for (Verification& one : read_verifications(database, problem)) {
-      if (known.emplace(one.plan, one.by, one.device).second) all.push_back(std::move(one));
+      const auto [known, is_new] =
+          place.try_emplace(std::tuple(one.plan, one.by, one.card), newest.size());
+      if (is_new) {
+        newest.push_back(std::move(one));
+      } else if (one.verified_at > newest[known->second].verified_at) {
+        newest[known->second] = std::move(one);
+      }
     }
     return false;
   });
-  return all;
+  return newest;
 }
 
 std::vector<Verification> LayeredStore::verifications(const Problem& problem) {
   const std::lock_guard lock(mutex_);
-  return all_verifications(problem);
+  return newest_verifications(problem);
 }
 
 std::vector<Timing> LayeredStore::timings(const Problem& problem, std::string_view gpu_class) {
@@ -564,7 +639,7 @@ bool LayeredStore::write(const Layer::Work& work) {
     } catch (const Unusable& error) {
       if (top_->is_in_memory()) throw;
       std::erase(layers_, top_);
-      use_memory(error.what());
+      use_memory(with_remedy(path_, error));
       top_->write(work, happened);
     }
     for (const std::string& sentence : happened) warn(sentence, sentence);
@@ -647,6 +722,12 @@ bool LayeredStore::put_plan(const PlanRecord& plan) {
   return write(Batch{.plans = {&plan}});
 }
 
+bool LayeredStore::put_kernels(const std::vector<jit::Binary>& binaries,
+                               const std::vector<PlanRecord>& plans) {
+  const std::lock_guard lock(mutex_);
+  return write(Batch{.binaries = pointers(binaries), .plans = pointers(plans)});
+}
+
 bool LayeredStore::put_verification(const Verification& verification) {
   const std::lock_guard lock(mutex_);
   return write(Batch{.verifications = {&verification}});
@@ -680,14 +761,23 @@ bool LayeredStore::hide(const Problem& problem, std::string_view gpu_class,
 void LayeredStore::make_pack(const std::string& path) {
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<Layer> source = top_ ? top_ : layers_.empty() ? nullptr : layers_.front();
-  if (!source || !source->exists()) {
+  const auto refuse = [&](std::string_view why) {
+    fail(Status::store_error, "the pack {} cannot be made: {}", path, why);
+  };
+  int64_t rows = 0;
+  const Layer::Work count = [&](Database& database) {
+    rows = database.query_integer(
+        "SELECT (SELECT count(*) FROM problems) + (SELECT count(*) FROM binaries)");
+  };
+  if (source && !read(*source, count)) refuse(warnings_.back());
+  if (rows == 0) {
     fail(Status::store_error, "there is nothing to pack: the store {} is empty", path_);
   }
-  if (file_id(path)) {
-    fail(Status::store_error, "the pack {} exists; remove it or give another name", path);
-  }
-  const std::string draft = fmt::format("{}.draft-{}", path, ::getpid());
-  ::unlink(draft.c_str());
+  constexpr const char* kExists = "the file exists; remove it or give another name";
+  if (file_id(path)) refuse(kExists);
+  const std::string draft = make_draft(path);
+  if (draft.empty()) refuse(std::strerror(errno));
+  int error = 0;
   try {
     source->read([&](Database& database) {
       database.prepare("VACUUM INTO ?").bind(draft).run();
@@ -695,17 +785,16 @@ void LayeredStore::make_pack(const std::string& path) {
       Database pack(draft, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX);
       pack.execute("PRAGMA journal_mode = DELETE; DELETE FROM leases; DELETE FROM packs");
     });
-    if (::chmod(draft.c_str(), 0644) != 0 || ::link(draft.c_str(), path.c_str()) != 0) {
-      fail(Status::store_error, "the pack {} cannot be made: {}", path, std::strerror(errno));
-    }
+    error = ::chmod(draft.c_str(), 0644) == 0 ? publish_file(draft, path) : errno;
+  } catch (const SqliteError& failure) {
     ::unlink(draft.c_str());
-  } catch (const SqliteError& error) {
-    ::unlink(draft.c_str());
-    fail(Status::store_error, "the pack {} cannot be made: {}", path, error.what());
+    refuse(failure.what());
   } catch (...) {
     ::unlink(draft.c_str());
     throw;
   }
+  ::unlink(draft.c_str());
+  if (error != 0) refuse(error == EEXIST ? kExists : std::strerror(error));
 }
 
 std::vector<std::string> LayeredStore::check() {
@@ -715,18 +804,23 @@ std::vector<std::string> LayeredStore::check() {
     const std::string& path = layer->path();
     std::vector<Reference> plans;
     std::vector<Reference> binaries;
+    bool is_whole = true;
     try {
       layer->read([&](Database& database) {
-        std::vector<std::string> found = check_file(database, path);
-        defects.insert(defects.end(), found.begin(), found.end());
+        const FileCheck found = check_file(database, path);
+        defects.insert(defects.end(), found.defects.begin(), found.defects.end());
+        is_whole = found.is_whole;
         plans = referenced_plans(database);
         binaries = referenced_binaries(database);
       });
     } catch (const SqliteError& error) {
-      if (error.is_corruption()) layer->remember_damaged();
+      is_whole = is_whole && !error.is_corruption();
       defects.push_back(fmt::format("{} cannot be checked to the end: {}", path, error.what()));
     } catch (const Unusable& error) {
-      defects.push_back(error.what());
+      defects.push_back(with_remedy(path, error));
+    }
+    if (!is_whole) {
+      note_damage(*layer, "its pages do not fit together", "so what it holds may be missed");
     }
     // A layer may use what the layers below it hold, and on this machine also what lies above.
     for (const std::shared_ptr<Layer>& other : layers_) {
@@ -775,6 +869,11 @@ const char* verified_name(Verified verified) {
       return "device";
   }
   return "unknown";
+}
+
+std::string device_text(const Verification& verification) {
+  if (verification.driver.empty()) return verification.card;
+  return fmt::format("{}, driver {}", verification.card, verification.driver);
 }
 
 std::unique_ptr<Store> Store::open(const StoreOptions& options) {

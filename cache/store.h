@@ -3,8 +3,10 @@
 // this header writes SQL.
 //
 // A store that cannot be used is a miss, never an error: open() always returns a store, in the
-// worst case an empty one in memory, and says why in warnings(). Corruption is quarantined beside
-// the file. Explicit operations (export, verify a file) may fail.
+// worst case an empty one in memory, and says why in warnings(). Opening for writing makes the file
+// and tries to write it, so what cannot be written is known then. A damaged store is put aside
+// beside itself, when it is opened for writing; a file that never was one is left alone. Explicit
+// operations (export, verify a file) may fail.
 #pragma once
 
 #include <cstdint>
@@ -69,11 +71,15 @@ struct Verification {
   Problem problem;
   Verified by = Verified::none;
   bool passed = false;
-  std::string detail;      // cases run, or the first mismatch
-  std::string tolerance;   // "bit-exact", or the bound that was checked
-  double worst_error = 0;  // in units of the tolerance; 0 when bit-exact
-  std::string device;      // name and driver of the card, or "simulator"
+  std::string detail;       // cases run, or the first mismatch
+  std::string tolerance;    // "bit-exact", or the bound that was checked
+  double worst_error = 0;   // in units of the tolerance; 0 when bit-exact
+  std::string card;         // its name, or "simulator"
+  std::string driver;       // "" for the simulator
+  int64_t verified_at = 0;  // unix seconds; 0 in a record to write: now
 };
+
+std::string device_text(const Verification& verification);  // "A100, driver 580", or "simulator"
 
 // Evidence of a plan on a problem and a GPU class: how fast it is.
 struct Timing {
@@ -123,10 +129,13 @@ struct TuningResult {
   std::vector<Rejection> rejections;
 };
 
+// A plan is judged by the newest verification on each card, whichever driver it ran with.
 struct DecisionRow {
   Decision decision;
-  Verified verified = Verified::none;
-  std::string layer;  // path of the file it came from
+  Verified verified =
+      Verified::none;   // the best level that it passed; none while `failure` says why
+  std::string failure;  // "" or where and how it failed, by the newest evidence of some card
+  std::string layer;    // path of the file it came from
 };
 
 // One binary of the store, without its bytes.
@@ -178,6 +187,10 @@ class Store {
   // Decisions. The best kind wins across layers, then the newer one.
   virtual std::optional<DecisionRow> find_decision(const Problem& problem,
                                                    std::string_view gpu_class) = 0;
+  // Likewise of one kind, whether or not there is a better one.
+  virtual std::optional<DecisionRow> find_decision(const Problem& problem,
+                                                   std::string_view gpu_class,
+                                                   DecisionKind kind) = 0;
   virtual std::vector<DecisionRow>
   list_decisions() = 0;                         // the winner of each problem and GPU class
   virtual std::vector<Problem> problems() = 0;  // every problem that anything is known about
@@ -191,7 +204,8 @@ class Store {
   virtual std::vector<BinaryRow> list_binaries() = 0;
 
   // Evidence.
-  virtual std::vector<Verification> verifications(const Problem& problem) = 0;
+  virtual std::vector<Verification> verifications(
+      const Problem& problem) = 0;  // the newest of each plan, level and card
   virtual std::vector<Timing> timings(const Problem& problem, std::string_view gpu_class) = 0;
   virtual std::vector<Rejection> rejections(const Problem& problem, std::string_view gpu_class) = 0;
 
@@ -202,6 +216,9 @@ class Store {
   virtual bool put(const TuningResult& result) = 0;
   virtual bool put_binary(const jit::Binary& binary) = 0;
   virtual bool put_plan(const PlanRecord& plan) = 0;  // its binaries must be there
+  // All of them in one transaction; the plans may be of these binaries.
+  virtual bool put_kernels(const std::vector<jit::Binary>& binaries,
+                           const std::vector<PlanRecord>& plans) = 0;
   virtual bool put_verification(const Verification& verification) = 0;
   virtual bool put_timing(const Timing& timing) = 0;
   virtual bool put_rejections(const std::vector<Rejection>& rejections) = 0;

@@ -26,15 +26,10 @@ std::optional<DecisionRow> find_decision(cache::Store& store, const Problem& pro
 }
 
 // Why the evidence of a decision is not enough to use it; "" when it is.
-std::string evidence_lacking(cache::Store& store, const DecisionRow& row) {
-  const cache::Decision& decision = row.decision;
-  for (const cache::Verification& verification : store.verifications(decision.problem)) {
-    if (verification.plan == decision.plan && !verification.passed) {
-      return fmt::format("it failed verification: {}", verification.detail);
-    }
-  }
-  const bool needs_proof =
-      decision.kind == DecisionKind::measured || decision.kind == DecisionKind::borrowed;
+std::string evidence_lacking(const DecisionRow& row) {
+  if (!row.failure.empty()) return row.failure;
+  const DecisionKind kind = row.decision.kind;
+  const bool needs_proof = kind == DecisionKind::measured || kind == DecisionKind::borrowed;
   if (needs_proof && row.verified == Verified::none) return "it was never verified";
   return "";
 }
@@ -116,7 +111,7 @@ Choice choose(cache::Store& store, const Op& op, const Sizes& fixed, const Sizes
   } catch (const Error& error) {
     return refuse(error.what());
   }
-  const std::string lacking = evidence_lacking(store, *row);
+  const std::string lacking = evidence_lacking(*row);
   if (!lacking.empty()) return refuse(lacking);
 
   choice.config = config;

@@ -574,7 +574,8 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
          .detail = finalists[i].proof.detail,
          .tolerance = job.op->tolerance.text(),
          .worst_error = finalists[i].proof.worst_error,
-         .device = fmt::format("{}, driver {}", info.name, info.driver)});
+         .card = info.name,
+         .driver = info.driver});
     result.timings.push_back(
         {.plan = plan_that_ran,
          .problem = job.problem,

@@ -110,7 +110,8 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
              .detail = row.detail,
              .tolerance = proof.op->tolerance.text(),
              .worst_error = verdict.worst_error,
-             .device = fmt::format("{}, driver {}", worker.info().name, worker.info().driver)});
+             .card = worker.info().name,
+             .driver = worker.info().driver});
       }
     } catch (const Error& error) {
       row.detail = error.what();

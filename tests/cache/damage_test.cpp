@@ -8,6 +8,7 @@
 #include <random>
 
 #include "cache/blob.h"
+#include "cache/schema.h"
 #include "tests/cache/fixture.h"
 
 namespace kiln::cache {
@@ -21,6 +22,38 @@ class DamageTest : public StoreTest {
     EXPECT_TRUE(open()->put(result));
     EXPECT_FALSE(std::filesystem::exists(path_ + "-wal"));
     return result;
+  }
+
+  // Bytes of the page that holds the decisions, which opening does not read, as noise.
+  std::string damaged_decisions() {
+    const std::string page = sql("SELECT rootpage FROM sqlite_schema WHERE name = 'decisions'")[0];
+    std::string bytes = read_file(path_);
+    bytes.replace((std::stoul(page) - 1) * 4096, 4096, std::string(4096, '\xa5'));
+    return bytes;
+  }
+
+  // The file was no store: it is as it was, and the one warning says what to do.
+  void expect_left_alone(const std::string& bytes, const std::string& says) {
+    auto store = open();
+    ASSERT_EQ(store->warnings().size(), 1u);
+    for (const std::string& part : {says, path_, std::string("KILN_DB"), std::string("--db")}) {
+      EXPECT_NE(store->warnings()[0].find(part), std::string::npos) << store->warnings()[0];
+    }
+    EXPECT_EQ(store->info().path, ":memory:");
+    EXPECT_TRUE(store->put(sample_result("a")));
+    EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+    EXPECT_EQ(store->warnings().size(), 1u);
+    EXPECT_EQ(open(StoreOptions::Mode::read_only)->warnings().size(), 1u);
+    EXPECT_EQ(read_file(path_), bytes);
+    EXPECT_EQ(files_in_folder(), std::vector<std::string>{"kiln.db"});
+  }
+
+  static void expect_no_sql(const std::vector<std::string>& sentences) {
+    for (const std::string& sentence : sentences) {
+      for (const char* word : {"SELECT", "INSERT", "PRAGMA", "BEGIN", "JOIN"}) {
+        EXPECT_EQ(sentence.find(word), std::string::npos) << sentence;
+      }
+    }
   }
 
   // The store was put aside and a new one works.
@@ -56,9 +89,41 @@ TEST_F(DamageTest, OverwrittenHeaderIsPutAside) {
   expect_fresh_store_after_quarantine(bytes);
 }
 
-TEST_F(DamageTest, FileThatIsNoDatabaseIsPutAside) {
-  write_file(path_, "hello");
-  expect_fresh_store_after_quarantine("hello");
+TEST_F(DamageTest, ZeroedFirstPageIsPutAside) {
+  write_sample();
+  std::string bytes = read_file(path_);
+  bytes.replace(0, 4096, std::string(4096, '\0'));
+  write_file(path_, bytes);
+  expect_fresh_store_after_quarantine(bytes);
+}
+
+TEST_F(DamageTest, FlippedMagicIsPutAside) {
+  write_sample();
+  std::string bytes = read_file(path_);
+  bytes[3] ^= 1;
+  write_file(path_, bytes);
+  expect_fresh_store_after_quarantine(bytes);
+}
+
+TEST_F(DamageTest, FileThatIsNoDatabaseIsLeftAlone) {
+  for (const std::string& bytes :
+       {std::string("hello"), std::string("SQLite forma"), std::string(schema_sql()),
+        "\x89PNG\r\n\x1a\n" + std::string(3000, '\x07'), std::string(8192, '\0')}) {
+    SCOPED_TRACE(bytes.substr(0, 12));
+    write_file(path_, bytes);
+    expect_left_alone(bytes, "not an SQLite file");
+  }
+}
+
+TEST_F(DamageTest, DamagedDatabaseOfAnotherProgramIsLeftAlone) {
+  sql("CREATE TABLE bookmarks (url TEXT); INSERT INTO bookmarks VALUES ('https://example.org')");
+  const std::string whole = read_file(path_);
+  write_file(path_, whole.substr(0, whole.size() - 100));
+  expect_left_alone(whole.substr(0, whole.size() - 100), "another program");
+  std::string bytes = whole;
+  bytes.replace(100, 3996, std::string(3996, '\xa5'));
+  write_file(path_, bytes);
+  expect_left_alone(bytes, "nothing in it tells that it is a Kiln store");
 }
 
 TEST_F(DamageTest, TruncatedFileIsPutAside) {
@@ -93,7 +158,7 @@ TEST_F(DamageTest, OverwrittenSchemaPageIsPutAside) {
 }
 
 TEST_F(DamageTest, SideFilesAreMovedAlong) {
-  write_file(path_, "hello");
+  write_damaged();
   write_file(path_ + "-wal", "log");
   write_file(path_ + "-shm", "index");
   EXPECT_TRUE(open()->put(sample_result("a")));
@@ -113,9 +178,7 @@ TEST_F(DamageTest, SideFilesAreMovedAlong) {
 // opening.
 TEST_F(DamageTest, DamageFoundWhileReadingIsPutAsideAtTheNextOpening) {
   write_sample();
-  const std::string pages = sql("SELECT rootpage FROM sqlite_schema WHERE name = 'decisions'")[0];
-  std::string bytes = read_file(path_);
-  bytes.replace((std::stoul(pages) - 1) * 4096, 4096, std::string(4096, '\xa5'));
+  const std::string bytes = damaged_decisions();
   write_file(path_, bytes);
   {
     auto store = open();
@@ -132,13 +195,86 @@ TEST_F(DamageTest, DamageFoundWhileReadingIsPutAsideAtTheNextOpening) {
   expect_fresh_store_after_quarantine(bytes);
 }
 
-TEST_F(DamageTest, ReadOnlyStoreLeavesADamagedFileWhereItIs) {
-  write_file(path_, "hello");
+TEST_F(DamageTest, PageThatTurnsBadAfterOpeningIsPutAsideAtTheNextOpening) {
+  write_sample();
+  const std::string bytes = damaged_decisions();
+  {
+    auto store = open();
+    // By another process: closing the file here would cost SQLite its locks.
+    EXPECT_EQ(wait_for(start_child([&] {
+                const int file = ::open(path_.c_str(), O_WRONLY);
+                const ssize_t put = ::pwrite(file, bytes.data(), bytes.size(), 0);
+                return put == static_cast<ssize_t>(bytes.size()) ? 0 : 1;
+              })),
+              0);
+    EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+    ASSERT_EQ(store->warnings().size(), 1u);
+    EXPECT_NE(store->warnings()[0].find("`kiln tune`"), std::string::npos);
+    expect_no_sql(store->warnings());
+  }
+  expect_fresh_store_after_quarantine(read_file(path_));
+}
+
+TEST_F(DamageTest, DamageThatAReaderMeetsIsPutAsideByTheNextWriter) {
+  write_sample();
+  const std::string bytes = damaged_decisions();
+  write_file(path_, bytes);
+  {
+    auto store = open(StoreOptions::Mode::read_only);
+    EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+    ASSERT_EQ(store->warnings().size(), 1u);
+    EXPECT_NE(store->warnings()[0].find("`kiln tune`"), std::string::npos);
+    expect_no_sql(store->warnings());
+    EXPECT_EQ(read_file(path_), bytes);
+  }
+  expect_fresh_store_after_quarantine(bytes);
+}
+
+TEST_F(DamageTest, CheckTellsDamagedPagesAndTheNextStep) {
+  write_sample();
+  write_file(path_, damaged_decisions());
   auto store = open(StoreOptions::Mode::read_only);
-  EXPECT_EQ(store->warnings().size(), 1u);
+  const std::vector<std::string> defects = store->check();
+  EXPECT_FALSE(defects.empty());
+  expect_no_sql(defects);
+  ASSERT_EQ(store->warnings().size(), 1u);
+  EXPECT_NE(store->warnings()[0].find("`kiln tune`"), std::string::npos);
+}
+
+TEST_F(DamageTest, ReaderWithoutASideCarMakesNoneAndSaysToMoveTheFile) {
+  write_sample();
+  const std::string bytes = damaged_decisions();
+  write_file(path_, bytes);
+  std::filesystem::remove(path_ + ".lock");
+  auto store = open(StoreOptions::Mode::read_only);
   EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+  ASSERT_EQ(store->warnings().size(), 1u);
+  EXPECT_NE(store->warnings()[0].find("`mv " + path_), std::string::npos) << store->warnings()[0];
   EXPECT_EQ(files_in_folder(), std::vector<std::string>{"kiln.db"});
-  EXPECT_EQ(read_file(path_), "hello");
+}
+
+TEST_F(DamageTest, FileThatWasMendedMeanwhileIsNotPutAside) {
+  write_sample();
+  const std::string sound = read_file(path_);
+  write_file(path_, damaged_decisions());
+  EXPECT_FALSE(open()->find_decision(sample_problem(), kA100));
+  write_file(path_, sound);  // the same inode
+  for (int i = 0; i < 2; ++i) {
+    auto store = open();
+    EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+    EXPECT_TRUE(store->warnings().empty());
+  }
+  EXPECT_EQ(count_files_with(".corrupt-"), 0u);
+}
+
+TEST_F(DamageTest, ReadOnlyStoreLeavesADamagedFileWhereItIs) {
+  const std::string bytes = write_damaged();
+  auto store = open(StoreOptions::Mode::read_only);
+  ASSERT_EQ(store->warnings().size(), 1u);
+  EXPECT_NE(store->warnings()[0].find("`kiln tune`"), std::string::npos);
+  EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+  EXPECT_EQ(count_files_with(".corrupt-"), 0u);
+  EXPECT_EQ(read_file(path_), bytes);
 }
 
 TEST_F(DamageTest, CorruptBlobIsAMissWithOneWarningAndHealedByTheNextWrite) {
@@ -296,15 +432,51 @@ TEST_F(DamageTest, FullDiskIsOneWarningAndTheRestStays) {
   EXPECT_TRUE(store->warnings().empty());
 }
 
+// Nothing can be written from here on in this process; root may write anywhere, so permissions do
+// not say so.
+void fill_the_disk() {
+  std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit file_size{0, 0};
+  ::setrlimit(RLIMIT_FSIZE, &file_size);
+}
+
+bool is_one_warning_that_says(Store& store, const std::string& part) {
+  return store.warnings().size() == 1 && store.warnings()[0].find(part) != std::string::npos &&
+         store.warnings()[0].find("KILN_DB") != std::string::npos &&
+         store.info().path == ":memory:";
+}
+
+TEST_F(DamageTest, StoreThatCannotBeMadeIsKnownWhenItIsOpened) {
+  EXPECT_EQ(wait_for(start_child([&] {
+              fill_the_disk();
+              return is_one_warning_that_says(*open(), "cannot be created") ? 0 : 1;
+            })),
+            0);
+}
+
+TEST_F(DamageTest, StoreThatCannotBeWrittenIsKnownWhenItIsOpenedAndIsStillRead) {
+  write_sample();
+  EXPECT_EQ(wait_for(start_child([&] {
+              fill_the_disk();
+              auto store = open();
+              return is_one_warning_that_says(*store, "cannot be written") &&
+                             store->find_decision(sample_problem(), kA100)
+                         ? 0
+                         : 1;
+            })),
+            0);
+  EXPECT_TRUE(open()->find_decision(sample_problem(), kA100));
+}
+
 TEST_F(DamageTest, LockHeldByAnotherProcessForEverIsAWarningNotAWait) {
-  write_file(path_, "hello");
+  const std::string bytes = write_damaged();
   const int lock = ::open((path_ + ".lock").c_str(), O_RDWR | O_CREAT, 0600);
   ASSERT_EQ(::flock(lock, LOCK_EX), 0);
   auto store = open();
   EXPECT_EQ(store->warnings().size(), 1u);
   EXPECT_EQ(store->info().path, ":memory:");
   EXPECT_TRUE(store->put(sample_result("a")));
-  EXPECT_EQ(read_file(path_), "hello");
+  EXPECT_EQ(read_file(path_), bytes);
   ::close(lock);
 }
 

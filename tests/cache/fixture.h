@@ -96,7 +96,8 @@ inline TuningResult sample_result(const std::string& name, int rows = 16,
                            .detail = "7 cases",
                            .tolerance = "bit-exact",
                            .worst_error = 0.25,
-                           .device = "A100, driver 580"}};
+                           .card = "A100",
+                           .driver = "580"}};
   result.timings = {{.plan = result.plans[0].id,
                      .problem = sample_problem(rows),
                      .gpu_class = kA100,
@@ -204,6 +205,15 @@ class StoreTest : public ::testing::Test {
 
   std::unique_ptr<Store> open(StoreOptions::Mode mode = StoreOptions::Mode::read_write) {
     return Store::open({.path = path_, .pack = pack_, .mode = mode});
+  }
+
+  // A closed store file whose header is lost, which its contents still tell from any other file.
+  std::string write_damaged() {
+    EXPECT_TRUE(open()->put(sample_result("a")));
+    std::string bytes = read_file(path_);
+    bytes.replace(0, 100, std::string(100, '\0'));
+    write_file(path_, bytes);
+    return bytes;
   }
 
   // Every row as text, columns separated by '|'. Only while no store has the file open.

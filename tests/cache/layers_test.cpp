@@ -28,7 +28,6 @@ TEST_F(StoreTest, ReadsFallThroughToThePack) {
   EXPECT_EQ(store->problems().size(), 1u);
   EXPECT_EQ(store->info().pack, pack_);
   EXPECT_TRUE(store->check().empty());
-  EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
 TEST_F(StoreTest, WritesGoToTheTopAndLeaveThePackAsItIs) {
@@ -61,6 +60,25 @@ TEST_F(StoreTest, BetterKindOfThePackBeatsANewerWorseOneOfTheTop) {
   EXPECT_EQ(store->list_decisions().at(0).layer, pack_);
   ASSERT_TRUE(store->put(sample_result("pin", 16, DecisionKind::pinned)));
   EXPECT_EQ(store->find_decision(sample_problem(), kA100)->layer, path_);
+}
+
+TEST_F(StoreTest, NewestVerificationOfACardCountsWhicheverLayerHasIt) {
+  for (const int64_t age : {-1, 1}) {  // of the top's against the pack's
+    TuningResult packed = sample_result("packed");
+    packed.verifications[0].passed = false;
+    packed.verifications[0].verified_at = 1'700'000'000;
+    pack_ = make_pack_of("base.pack" + std::to_string(age), {packed});
+    path_ = folder_ + "/top" + std::to_string(age);
+    auto store = open();
+    Verification passed = packed.verifications[0];
+    passed.driver = "590";
+    passed.passed = true;
+    passed.verified_at += age;
+    ASSERT_TRUE(store->put_verification(passed));
+    const auto row = store->find_decision(sample_problem(), kA100);
+    EXPECT_EQ(row->verified, age > 0 ? Verified::device : Verified::none);
+    EXPECT_EQ(row->failure.empty(), age > 0);
+  }
 }
 
 TEST_F(StoreTest, EvidenceAndDecisionsMayNameWhatThePackHolds) {
@@ -139,6 +157,29 @@ TEST_F(StoreTest, DamagedPackIsNotUsedAndNotTouched) {
   EXPECT_TRUE(store->put(sample_result("a")));
   EXPECT_EQ(read_file(pack_), before);
   EXPECT_EQ(count_files_with(".corrupt"), 0u);
+}
+
+TEST_F(StoreTest, WarningsAboutAPackNameItsOwnVariable) {
+  const std::string pack = make_pack_of("base.pack", {sample_result("a")});
+  const std::string sound = read_file(pack);
+  std::string newer = sound;
+  newer[63] = 99;  // user_version
+  std::string foreign = sound;
+  foreign[68] = 'X';  // application_id
+  std::string damaged = sound;
+  damaged.replace(0, 100, std::string(100, '\0'));
+  std::string noise = sound;
+  noise.replace(100, 3996, std::string(3996, '\xa5'));
+  for (const std::string& bytes : {std::string("hello"), newer, foreign, damaged, noise}) {
+    write_file(pack, bytes);
+    pack_ = pack;
+    auto store = open();
+    ASSERT_EQ(store->warnings().size(), 1u);
+    EXPECT_NE(store->warnings()[0].find("KILN_PACK or --pack"), std::string::npos)
+        << store->warnings()[0];
+    EXPECT_EQ(store->warnings()[0].find("KILN_DB"), std::string::npos) << store->warnings()[0];
+    EXPECT_EQ(read_file(pack), bytes);
+  }
 }
 
 TEST_F(StoreTest, PackIsTakenFromTheEnvironment) {
@@ -277,6 +318,7 @@ TEST_F(StoreTest, PlaceThatVanishesBeforeTheFirstWriteIsMemoryWithOneWarning) {
   path_ = folder_ + "/later/kiln.db";
   auto store = open();
   EXPECT_TRUE(store->warnings().empty());
+  std::filesystem::remove_all(folder_ + "/later");
   write_file(folder_ + "/later", "in the way");
   EXPECT_TRUE(store->put(sample_result("a")));
   EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
@@ -337,7 +379,7 @@ TEST_F(StoreTest, WithoutHomeTheStoreIsInMemoryWithOneWarning) {
   auto store = Store::open({});
   ASSERT_EQ(store->warnings().size(), 1u);
   EXPECT_NE(store->warnings()[0].find("HOME"), std::string::npos);
-  EXPECT_NE(store->warnings()[0].find("set KILN_DB"), std::string::npos);
+  EXPECT_NE(store->warnings()[0].find("KILN_DB or --db"), std::string::npos);
   EXPECT_TRUE(store->put(sample_result("a")));
   EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
   EXPECT_EQ(store->warnings().size(), 1u);

@@ -61,7 +61,7 @@ TEST_F(ProcessesTest, SameResultFromAllIsOneRow) {
 }
 
 TEST_F(ProcessesTest, DamagedFileIsPutAsideOnce) {
-  write_file(path_, "hello");
+  write_damaged();
   run_together(4, [&](int process) {
     return open()->put(sample_result(std::to_string(process), process)) ? 0 : 1;
   });

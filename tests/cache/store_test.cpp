@@ -38,7 +38,9 @@ TEST_F(StoreTest, EverythingOfAResultIsReadBackAfterReopening) {
   EXPECT_EQ(verifications[0].detail, "7 cases");
   EXPECT_EQ(verifications[0].tolerance, "bit-exact");
   EXPECT_EQ(verifications[0].worst_error, 0.25);
-  EXPECT_EQ(verifications[0].device, "A100, driver 580");
+  EXPECT_EQ(verifications[0].card, "A100");
+  EXPECT_EQ(verifications[0].driver, "580");
+  EXPECT_GT(verifications[0].verified_at, 0);
 
   const auto timings = store->timings(sample_problem(), kA100);
   ASSERT_EQ(timings.size(), 1u);
@@ -216,23 +218,75 @@ TEST_F(StoreTest, RepeatedEvidenceOfOneKindKeepsTheNewest) {
   EXPECT_EQ(store->timings(sample_problem(), kA100).size(), 2u);
 }
 
-TEST_F(StoreTest, OneFailedVerificationTakesTheVerifiedMarkAway) {
+TEST_F(StoreTest, FailureOnOneCardTakesTheVerifiedMarkAwayAndIsTold) {
   auto store = open();
   const TuningResult result = sample_result("a");
   ASSERT_TRUE(store->put(result));
+  EXPECT_EQ(store->find_decision(sample_problem(), kA100)->failure, "");
   Verification failed = result.verifications[0];
-  failed.device = "A30, driver 580";
+  failed.card = "A30";
   failed.passed = false;
+  failed.detail = "idx[0, 0] is 1, expected 2";
   failed.worst_error = std::nan("");
   ASSERT_TRUE(store->put_verification(failed));
-  EXPECT_EQ(store->find_decision(sample_problem(), kA100)->verified, Verified::none);
+  const auto row = store->find_decision(sample_problem(), kA100);
+  EXPECT_EQ(row->verified, Verified::none);
+  EXPECT_NE(row->failure.find("A30, driver 580: idx[0, 0] is 1"), std::string::npos)
+      << row->failure;
+  EXPECT_EQ(store->list_decisions().at(0).failure, row->failure);
   const auto all = store->verifications(sample_problem());
   ASSERT_EQ(all.size(), 2u);
   EXPECT_TRUE(std::isnan(all[0].worst_error) || std::isnan(all[1].worst_error));
+}
 
-  failed.passed = true;  // on the same device, for example after its driver was mended
-  ASSERT_TRUE(store->put_verification(failed));
+TEST_F(StoreTest, NewestVerificationOfACardCountsWhicheverItsDriver) {
+  const TuningResult result = sample_result("a");
+  Verification verification = result.verifications[0];
+  {
+    auto store = open();
+    ASSERT_TRUE(store->put(result));
+    verification.passed = false;
+    verification.verified_at = 2'000'000'000;
+    ASSERT_TRUE(store->put_verification(verification));
+    EXPECT_NE(store->find_decision(sample_problem(), kA100)->failure, "");
+
+    verification.driver = "590";  // which mends it
+    verification.passed = true;
+    verification.verified_at += 1;
+    ASSERT_TRUE(store->put_verification(verification));
+    EXPECT_EQ(store->find_decision(sample_problem(), kA100)->failure, "");
+    EXPECT_EQ(store->find_decision(sample_problem(), kA100)->verified, Verified::device);
+
+    verification.driver = "570";  // comes late, from another store
+    verification.passed = false;
+    verification.verified_at -= 2;
+    ASSERT_TRUE(store->put_verification(verification));
+    EXPECT_EQ(store->find_decision(sample_problem(), kA100)->verified, Verified::device);
+    ASSERT_EQ(store->verifications(sample_problem()).size(), 1u);
+    EXPECT_EQ(store->verifications(sample_problem())[0].driver, "590");
+  }
+  EXPECT_EQ(sql("SELECT verified FROM winners"), std::vector<std::string>{"device"});
+}
+
+TEST_F(StoreTest, BetterOfTwoLevelsCountsWhenBothPassed) {
+  auto store = open();
+  TuningResult result = sample_result("a");
+  result.verifications.push_back(result.verifications[0]);
+  result.verifications[1].by = Verified::simulator;
+  result.verifications[1].card = "simulator";
+  result.verifications[1].driver = "";
+  ASSERT_TRUE(store->put(result));
   EXPECT_EQ(store->find_decision(sample_problem(), kA100)->verified, Verified::device);
+}
+
+TEST_F(StoreTest, DecisionOfOneKindIsFoundUnderABetterOne) {
+  auto store = open();
+  ASSERT_TRUE(store->put(sample_result("pin", 16, DecisionKind::pinned)));
+  ASSERT_TRUE(store->put(sample_result("measured")));
+  const auto row = store->find_decision(sample_problem(), kA100, DecisionKind::measured);
+  ASSERT_TRUE(row);
+  EXPECT_EQ(row->decision.config, sample_result("measured").decision.config);
+  EXPECT_FALSE(store->find_decision(sample_problem(), kA100, DecisionKind::borrowed));
 }
 
 TEST_F(StoreTest, PlanOfAMissingBinaryRollsTheWholeResultBack) {
@@ -317,15 +371,9 @@ TEST_F(StoreTest, WinnersShowsTheBestKindOnly) {
             (std::vector<std::string>{"measured|4.321|device", "default|NULL|NULL"}));
 }
 
-TEST_F(StoreTest, NothingIsMadeBeforeTheFirstWrite) {
+TEST_F(StoreTest, OpeningForWritingMakesAPrivateFile) {
   path_ = folder_ + "/not/yet/kiln.db";
   auto store = open();
-  EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
-  EXPECT_TRUE(store->check().empty());
-  EXPECT_TRUE(store->info().writable);
-  EXPECT_TRUE(files_in_folder().empty());
-  EXPECT_TRUE(store->warnings().empty());
-  ASSERT_TRUE(store->put(sample_result("a")));
   struct stat status;
   ASSERT_EQ(::stat(path_.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777u, 0600u);
@@ -333,6 +381,11 @@ TEST_F(StoreTest, NothingIsMadeBeforeTheFirstWrite) {
     ASSERT_EQ(::stat((folder_ + folder).c_str(), &status), 0);
     EXPECT_EQ(status.st_mode & 0777u, 0700u);
   }
+  EXPECT_FALSE(store->find_decision(sample_problem(), kA100));
+  EXPECT_TRUE(store->check().empty());
+  EXPECT_TRUE(store->info().writable);
+  EXPECT_TRUE(store->warnings().empty());
+  EXPECT_TRUE(store->put(sample_result("a")));
 }
 
 TEST_F(StoreTest, InfoCountsWhatIsThere) {

@@ -173,7 +173,7 @@ Seed make_seed(const std::string& gpu_slug) {
                                     .passed = true,
                                     .detail = "7 cases",
                                     .tolerance = "bit-exact",
-                                    .device = "Seed Card"});
+                                    .card = "Seed Card"});
     result.timings.push_back({.plan = plan.id,
                               .problem = problem,
                               .gpu_class = gpu_class,

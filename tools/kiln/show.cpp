@@ -225,7 +225,7 @@ Json evidence_json(cache::Store& store, const Evidence& evidence) {
                              {"detail", verification.detail},
                              {"tolerance", verification.tolerance},
                              {"worst_error", verification.worst_error},
-                             {"device", verification.device}});
+                             {"device", cache::device_text(verification)}});
   }
   Json rejections = Json::array();
   for (const cache::Rejection& rejection : evidence.rejections) {
@@ -295,7 +295,7 @@ void print_verifications(const Evidence& evidence, size_t limit) {
     const cache::Verification& each = evidence.verifications[i];
     table.add({short_json(stored_json(config_of(evidence, each.plan))),
                cache::verified_name(each.by), each.passed ? "passed" : "FAILED", each.tolerance,
-               each.detail, each.device});
+               each.detail, cache::device_text(each)});
   }
   print(table.empty() ? std::string("  verifications: none\n")
                       : "  verifications\n" + table.text(4));
