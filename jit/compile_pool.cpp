@@ -1,11 +1,14 @@
-// Compiles in the background: a fixed set of threads, a queue, and one future per key for as long
-// as the pool lives.
+// Compiles in the background: a few threads, a queue, and one future per key for as long as the
+// pool lives.
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <system_error>
@@ -52,6 +55,26 @@ std::shared_future<Binary> failed_future(std::exception_ptr failure) {
   return promise.get_future().share();
 }
 
+// Locked across a fork, so that a child never inherits it held; there the pools have lost their
+// threads.
+struct SharedPools {
+  std::mutex mutex;
+  std::map<const Compiler*, std::weak_ptr<CompilePool>> pools;
+};
+
+SharedPools& shared_pools() {
+  static SharedPools* instance = [] {
+    auto* created = new SharedPools;  // never destroyed: prepares may run while the process exits
+    pthread_atfork([] { shared_pools().mutex.lock(); }, [] { shared_pools().mutex.unlock(); },
+                   [] {
+                     shared_pools().pools.clear();
+                     shared_pools().mutex.unlock();
+                   });
+    return created;
+  }();
+  return *instance;
+}
+
 }  // namespace
 
 struct CompilePool::Impl {
@@ -63,11 +86,18 @@ struct CompilePool::Impl {
     std::promise<Binary> promise;
   };
 
+  struct Wanted {
+    std::shared_future<Binary> result;
+    int by = 0;  // requests that were not taken back
+  };
+
   std::shared_ptr<Compiler> compiler;
+  size_t most_threads = 1;
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Job> queue;
-  std::map<Hash128, std::shared_future<Binary>> futures;
+  size_t idle = 0;  // threads that wait for a job
+  std::map<Hash128, Wanted> wanted;
   // Failures that may pass, no longer found by key. Held until the pool closes, so that it is never
   // a worker that frees an exception which a caller has read: libstdc++ counts those references out
   // of sight of ThreadSanitizer.
@@ -81,7 +111,9 @@ struct CompilePool::Impl {
 
   std::optional<Job> next() {
     std::unique_lock lock(mutex);
+    ++idle;
     changed.wait(lock, [&] { return stopping || !queue.empty(); });
+    --idle;
     if (stopping) return std::nullopt;
     Job job = std::move(queue.front());
     queue.pop_front();
@@ -95,11 +127,36 @@ struct CompilePool::Impl {
       const std::exception_ptr failure = std::current_exception();
       if (!is_lasting(failure)) {
         const std::lock_guard lock(mutex);
-        forgotten.push_back(std::move(futures.at(job.key)));
-        futures.erase(job.key);
+        forget(job.key);
       }
       job.promise.set_exception(failure);
     }
+  }
+
+  // Under the mutex.
+  void forget(const Hash128& key) {
+    forgotten.push_back(std::move(wanted.at(key).result));
+    wanted.erase(key);
+  }
+
+  // Under the mutex.
+  void drop(std::deque<Job>::iterator job, const Error& why) {
+    std::promise<Binary> promise = std::move(job->promise);
+    forget(job->key);
+    queue.erase(job);
+    promise.set_exception(std::make_exception_ptr(why));
+  }
+
+  // Under the mutex. Fewer threads than allowed still do the work; none do not.
+  bool has_a_thread_for_the_queue() {
+    if (queue.size() <= idle || threads.size() >= most_threads) return true;
+    const SignalsBlocked blocked;
+    try {
+      threads.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {
+      return !threads.empty();
+    }
+    return true;
   }
 
   void stop() {
@@ -128,46 +185,76 @@ CompilePool::CompilePool(std::shared_ptr<Compiler> compiler, int workers)
          compiler ? "one" : "none", workers);
   }
   impl_->compiler = std::move(compiler);
-  const SignalsBlocked blocked;
-  try {
-    for (int i = 0; i < workers; ++i) {
-      impl_->threads.emplace_back([impl = impl_.get()] { impl->work(); });
-    }
-  } catch (const std::system_error&) {
-    // Fewer threads than asked for still do the work; none do not.
-    if (impl_->threads.empty()) {
-      fail(Status::out_of_memory, "Not one compile thread could be started.");
-    }
-  }
+  impl_->most_threads = static_cast<size_t>(workers);
 }
 
 CompilePool::~CompilePool() { impl_->stop(); }
 
-std::shared_future<Binary> CompilePool::submit(KernelSource source, std::string arch,
-                                               CompileOptions options) {
+std::shared_ptr<CompilePool> CompilePool::shared(const std::shared_ptr<Compiler>& compiler,
+                                                 int workers) {
+  SharedPools& all = shared_pools();
+  const std::lock_guard lock(all.mutex);
+  std::weak_ptr<CompilePool>& known = all.pools[compiler.get()];
+  std::shared_ptr<CompilePool> pool = known.lock();
+  if (pool == nullptr) {
+    pool = std::make_shared<CompilePool>(compiler, workers);
+    known = pool;
+  }
+  return pool;
+}
+
+CompilePool::Request CompilePool::request(KernelSource source, std::string arch,
+                                          CompileOptions options) {
   Impl::Job job;
   try {
     job.key = binary_key(source, arch, options);
   } catch (...) {
-    return failed_future(std::current_exception());
+    return {.key = {}, .result = failed_future(std::current_exception())};
   }
   job.source = std::move(source);
   job.arch = std::move(arch);
   job.options = std::move(options);
 
-  std::shared_future<Binary> future;
+  Request request{.key = job.key, .result = {}};
   {
     const std::lock_guard lock(impl_->mutex);
-    const auto known = impl_->futures.find(job.key);
-    if (known != impl_->futures.end()) return known->second;
-    future = job.promise.get_future().share();
-    impl_->futures.emplace(job.key, future);
+    const auto [place, is_new] = impl_->wanted.try_emplace(job.key);
+    Impl::Wanted& wanted = place->second;
+    ++wanted.by;
+    request.is_first = is_new;
+    if (is_new) wanted.result = job.promise.get_future().share();
+    request.result = wanted.result;
+    if (!is_new) return request;
     impl_->queue.push_back(std::move(job));
+    if (!impl_->has_a_thread_for_the_queue()) {
+      impl_->drop(std::prev(impl_->queue.end()),
+                  Error(Status::out_of_memory, "Not one compile thread could be started."));
+    }
   }
   impl_->changed.notify_one();
-  return future;
+  return request;
 }
 
-int CompilePool::workers() const { return static_cast<int>(impl_->threads.size()); }
+std::shared_future<Binary> CompilePool::submit(KernelSource source, std::string arch,
+                                               CompileOptions options) {
+  return request(std::move(source), std::move(arch), std::move(options)).result;
+}
+
+CompilePool::Withdrawn CompilePool::withdraw(const Request& request) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto place = impl_->wanted.find(request.key);
+  if (place == impl_->wanted.end()) return Withdrawn::expected;  // it failed
+  const bool is_last = --place->second.by == 0;
+  const auto job = std::find_if(impl_->queue.begin(), impl_->queue.end(),
+                                [&](const Impl::Job& queued) { return queued.key == request.key; });
+  if (job == impl_->queue.end()) return Withdrawn::expected;
+  if (!is_last) return Withdrawn::shared;
+  impl_->drop(job, Error(Status::interrupted,
+                         fmt::format("The compile of {} for {} was taken back before it began.",
+                                     job->source.main.path, job->arch)));
+  return Withdrawn::dropped;
+}
+
+int CompilePool::workers() const { return static_cast<int>(impl_->most_threads); }
 
 }  // namespace kiln::jit

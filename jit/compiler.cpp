@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "jit/base/json.h"
 #include "jit/nvrtc_library.h"
@@ -18,6 +19,8 @@ namespace kiln::jit {
 namespace {
 
 constexpr int kWindowLines = 4;  // shown before and after the line of the first error
+
+constexpr std::pair<int, int> kFirstVersionWithCache = {12, 9};
 
 // Options that Kiln fixes itself, or that let NVRTC read or write files of the machine. One dash or
 // two.
@@ -40,7 +43,8 @@ constexpr std::string_view kForbiddenOptions[] = {"I",
                                                   "default-dev",
                                                   "device-as-default",
                                                   "ptxas-options",
-                                                  "Xptxas"};
+                                                  "Xptxas",
+                                                  "no-cache"};
 
 bool is_cubin(const CompileOptions& options) { return options.kind == BinaryKind::cubin; }
 
@@ -254,6 +258,11 @@ class NvrtcCompiler final : public Compiler {
     std::vector<std::string> all = {fmt::format("--gpu-architecture={}", arch)};
     all.insert(all.end(), chosen.begin(), chosen.end());
     all.insert(all.end(), {"--no-source-include", "--ptxas-options=-v"});
+    // Kiln's store is the cache. NVRTC's own would be a second one, in the driver's folder under
+    // the user's home, and NVRTC would open libcuda.so.1 for it.
+    if (std::pair(library_.major, library_.minor) >= kFirstVersionWithCache) {
+      all.emplace_back("--no-cache");
+    }
 
     Program program(library_.functions, source.main, headers);
     const auto begin = std::chrono::steady_clock::now();
@@ -332,12 +341,16 @@ std::shared_ptr<Compiler> Compiler::load(int driver_cuda_major) {
   static std::mutex& mutex = *new std::mutex;
   static auto& loaded = *new std::map<int, std::shared_ptr<Compiler>>;
   const std::lock_guard lock(mutex);
-  std::shared_ptr<Compiler>& compiler = loaded[driver_cuda_major];
-  if (!compiler) {
-    compiler = std::make_shared<NvrtcCompiler>(
-        load_nvrtc(NvrtcPlaces::of_this_machine(), driver_cuda_major));
+  if (const auto known = loaded.find(driver_cuda_major); known != loaded.end()) {
+    return known->second;
   }
-  return compiler;
+  NvrtcLibrary library = load_nvrtc(NvrtcPlaces::of_this_machine(), driver_cuda_major);
+  const auto same = std::find_if(loaded.begin(), loaded.end(), [&](const auto& other) {
+    return other.second->library_path() == library.path;
+  });
+  return loaded[driver_cuda_major] = same != loaded.end()
+                                         ? same->second
+                                         : std::make_shared<NvrtcCompiler>(std::move(library));
 }
 
 }  // namespace kiln::jit

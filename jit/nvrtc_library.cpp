@@ -5,11 +5,15 @@
 #include <link.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <set>
+#include <utility>
 
 #include "jit/base/error.h"
+#include "jit/nvrtc_signals.h"
 
 namespace kiln::jit {
 namespace {
@@ -133,6 +137,7 @@ NvrtcFound open_library(const std::string& name, const std::string& origin) {
     return found;
   }
   NvrtcLibrary library;
+  library.handle = handle;
   library.path = path_of_handle(handle);
   candidate.path = library.path;
   const std::string missing = resolve_all(handle, library.functions);
@@ -158,44 +163,136 @@ NvrtcFound open_library(const std::string& name, const std::string& origin) {
   return found;
 }
 
-class Search {
- public:
-  void try_name(const std::string& name, const std::string& origin) {
-    NvrtcFound found = open_library(name, origin);
-    // A bare name that the loader does not know is not a candidate, only a place searched.
-    const bool nowhere = found.candidate.path == name && name.find('/') == std::string::npos;
-    if (nowhere || !seen_.insert(found.candidate.path).second) return;
-    found_.push_back(std::move(found));
-  }
+using Version = std::pair<int, int>;  // major, minor
+constexpr int kAnything = std::numeric_limits<int>::max();
+constexpr Version kAnyVersion = {kAnything, kAnything};
 
-  void try_folder(const fs::path& folder, const std::string& origin) {
+// "libnvrtc.so.13.0.48" -> 13, 0, 48
+std::vector<int> numbers_of(std::string_view name, std::string_view prefix) {
+  std::vector<int> numbers;
+  name.remove_prefix(std::min(prefix.size(), name.size()));
+  while (name.starts_with('.')) {
+    name.remove_prefix(1);
+    int number = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (error != std::errc{}) break;
+    numbers.push_back(number);
+    name.remove_prefix(static_cast<size_t>(end - name.data()));
+  }
+  return numbers;
+}
+
+// Somewhere that an NVRTC may be, not opened yet.
+struct Place {
+  std::string name;  // a path with symbolic links resolved, or a bare name for the loader
+  std::string origin;
+  Version at_most = kAnyVersion;  // what is known of its version without opening it
+
+  bool is_bare() const { return name.find('/') == std::string::npos; }
+};
+
+// The name of a bare library is its soname, which says the major version at best.
+Place bare_place(const std::string& name) {
+  Place place{.name = name, .origin = kLoaderOrigin};
+  const std::vector<int> numbers = numbers_of(name, kLibraryPrefix);
+  if (!numbers.empty()) place.at_most.first = numbers[0];
+  return place;
+}
+
+// A file called by its soname ("libnvrtc.so.12", or "libnvrtc.so.11.2" from 11.2 to 11.8) says less
+// than the builtins beside it.
+Place file_place(const std::string& path, const std::string& origin) {
+  Place place{.name = path, .origin = origin};
+  const fs::path file = path;
+  const std::vector<int> numbers = numbers_of(file.filename().string(), kLibraryPrefix);
+  if (numbers.size() > 2) {
+    place.at_most = {numbers[0], numbers[1]};
+    return place;
+  }
+  std::optional<Version> newest;
+  for (const fs::path& each : files_with_prefix(file.parent_path(), kBuiltinsPrefix)) {
+    const std::vector<int> pair = numbers_of(resolved(each).filename().string(), kBuiltinsPrefix);
+    if (pair.size() < 2 || (!numbers.empty() && pair[0] != numbers[0])) continue;
+    newest = std::max(newest.value_or(Version{}), Version{pair[0], pair[1]});
+  }
+  if (newest) {
+    place.at_most = *newest;
+  } else if (!numbers.empty()) {
+    place.at_most.first = numbers[0];
+  }
+  return place;
+}
+
+// All of them in the order of the search, each file once.
+std::vector<Place> list_places(const NvrtcPlaces& places) {
+  std::vector<Place> list;
+  std::set<std::string> seen;
+  const auto add_folder = [&](const fs::path& folder, const std::string& origin) {
     for (const fs::path& file : files_with_prefix(folder, kLibraryPrefix)) {
       const std::string real = resolved(file).string();
-      if (seen_.count(real) == 0) try_name(real, origin);
+      if (seen.insert(real).second) list.push_back(file_place(real, origin));
     }
-  }
-
-  void try_forced(const std::string& place) {
+  };
+  if (!places.forced.empty()) {
     std::error_code error;
-    if (!fs::is_directory(place, error)) {
+    if (fs::is_directory(places.forced, error)) {
+      add_folder(places.forced, kForcedOrigin);
+    } else {
       // A bare name would send the loader elsewhere; KILN_NVRTC is a place.
-      try_name(resolved(fs::absolute(place)).string(), kForcedOrigin);
-      return;
+      list.push_back(file_place(resolved(fs::absolute(places.forced)).string(), kForcedOrigin));
     }
-    try_folder(place, kForcedOrigin);
-    if (found_.empty()) {
-      found_.push_back(
-          {.candidate = {
-               .path = place, .origin = kForcedOrigin, .why = "the folder holds no libnvrtc.so"}});
-    }
+    return list;
+  }
+  for (const std::string& name : places.names) list.push_back(bare_place(name));
+  for (const auto& [origin, folder] : places.folders) add_folder(folder, origin);
+  return list;
+}
+
+// Opens places, and keeps what came of it: each library once, whatever names lead to it.
+class Opener {
+ public:
+  // nullptr: opened before, or a bare name that the loader does not know, which is no candidate.
+  NvrtcFound* open(const Place& place) {
+    NvrtcFound found = open_library(place.name, place.origin);
+    const bool nowhere = place.is_bare() && found.candidate.path == place.name;
+    if (nowhere || !seen_.insert(found.candidate.path).second) return nullptr;
+    found_.push_back(std::move(found));
+    return &found_.back();
   }
 
-  std::vector<NvrtcFound> take() { return std::move(found_); }
+  // As if it had been opened and were of no use.
+  void pass_over(const Place& place, std::string why) {
+    if (place.is_bare()) return;
+    found_.push_back(
+        {.candidate = {.path = place.name, .origin = place.origin, .why = std::move(why)}});
+  }
+
+  // A forced folder that holds nothing is said to.
+  std::vector<NvrtcFound> take(const NvrtcPlaces& places) {
+    if (!places.forced.empty() && found_.empty()) {
+      pass_over({.name = fs::absolute(places.forced).string(), .origin = kForcedOrigin},
+                "the folder holds no libnvrtc.so");
+    }
+    return std::move(found_);
+  }
 
  private:
   std::set<std::string> seen_;
   std::vector<NvrtcFound> found_;
 };
+
+void refuse(NvrtcFound& found, std::string why) {
+  found.library.reset();
+  found.candidate.usable = false;
+  found.candidate.why = std::move(why);
+}
+
+// NVRTC opens its builtins by a bare name; once these are loaded, that name finds them.
+void load_builtins(NvrtcFound& found) {
+  if (dlopen(found.library->builtins_path.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
+  refuse(found, fmt::format("its builtins at {} do not load: {}", found.library->builtins_path,
+                            last_loader_error()));
+}
 
 std::string searched(const NvrtcPlaces& places, const std::vector<NvrtcFound>& found) {
   std::string text;
@@ -243,45 +340,53 @@ NvrtcPlaces NvrtcPlaces::of_this_machine() {
 }
 
 std::vector<NvrtcFound> find_nvrtc(const NvrtcPlaces& places) {
-  Search search;
-  if (!places.forced.empty()) {
-    search.try_forced(places.forced);
-    return search.take();
-  }
-  for (const std::string& name : places.names) search.try_name(name, kLoaderOrigin);
-  for (const auto& [origin, folder] : places.folders) search.try_folder(folder, origin);
-  return search.take();
+  Opener opener;
+  for (const Place& place : list_places(places)) opener.open(place);
+  return opener.take(places);
 }
 
 NvrtcLibrary load_nvrtc(const NvrtcPlaces& places, int driver_cuda_major) {
-  std::vector<NvrtcFound> found = find_nvrtc(places);
-  const NvrtcFound* best = nullptr;
-  for (const NvrtcFound& each : found) {
-    if (!each.library) continue;
-    const NvrtcLibrary& library = *each.library;
-    const bool loadable = driver_cuda_major == 0 || library.major <= driver_cuda_major;
-    if (!loadable && places.forced.empty()) continue;
-    if (best == nullptr || std::pair(library.major, library.minor) >
-                               std::pair(best->library->major, best->library->minor)) {
-      best = &each;
+  const int newest_major =
+      driver_cuda_major == 0 || !places.forced.empty() ? kAnything : driver_cuda_major;
+  const auto newer_than_driver = [&](std::string_view version) {
+    return fmt::format("it is of CUDA {}, and the driver, of CUDA {}, does not load what it makes",
+                       version, driver_cuda_major);
+  };
+  Opener opener;
+  std::optional<NvrtcLibrary> best;
+  std::vector<Place> left = list_places(places);
+  while (!left.empty()) {
+    const auto next = std::max_element(
+        left.begin(), left.end(),
+        [](const Place& one, const Place& other) { return one.at_most < other.at_most; });
+    if (best && next->at_most <= Version{best->major, best->minor}) break;
+    const Place place = *next;
+    left.erase(next);
+    if (place.at_most.first != kAnything && place.at_most.first > newest_major) {
+      opener.pass_over(place, newer_than_driver(std::to_string(place.at_most.first)));
+      continue;
+    }
+    NvrtcFound* found = opener.open(place);
+    if (found == nullptr || !found->library) continue;
+    const Version version = {found->library->major, found->library->minor};
+    if (version.first > newest_major) {
+      refuse(*found, newer_than_driver(found->candidate.version));
+    } else if (!best || version > Version{best->major, best->minor}) {
+      load_builtins(*found);
+      if (found->library) best = found->library;
     }
   }
-  if (best == nullptr) {
-    const std::string limit =
-        driver_cuda_major == 0 || !places.forced.empty()
-            ? ""
-            : fmt::format(" whose output a driver of CUDA {} can load", driver_cuda_major);
+  if (!best) {
+    const bool is_limited = newest_major != kAnything;
     fail(Status::no_compiler,
-         "No usable NVRTC{} was found. {}Install the CUDA toolkit, or set KILN_NVRTC to a libnvrtc "
-         "file or its folder.",
-         limit, searched(places, found));
+         "No usable NVRTC{} was found. {}Install the CUDA toolkit{}, or set KILN_NVRTC to a "
+         "libnvrtc file or its folder.",
+         is_limited ? fmt::format(" whose output a driver of CUDA {} can load", newest_major) : "",
+         searched(places, opener.take(places)),
+         is_limited ? fmt::format(" {} or a newer driver", newest_major) : "");
   }
-  // NVRTC opens its builtins by a bare name; once these are loaded, that name finds them.
-  if (dlopen(best->library->builtins_path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    fail(Status::no_compiler, "The builtins of NVRTC {} at {} do not load: {}.",
-         best->library->version(), best->library->path, last_loader_error());
-  }
-  return *best->library;
+  keep_signals_from(best->handle);
+  return *std::move(best);
 }
 
 std::vector<NvrtcCandidate> nvrtc_candidates() {

@@ -38,6 +38,7 @@ struct NvrtcLibrary {
   int major = 0;
   int minor = 0;
   std::vector<int> archs;  // 75, 80, ...
+  void* handle = nullptr;
 
   std::string version() const;
 };
@@ -56,11 +57,13 @@ struct NvrtcFound {
   std::optional<NvrtcLibrary> library;  // set when usable
 };
 
-// Everything found at these places, in their order, each file once.
+// Everything found at these places, in their order, each file once. Opens all of it.
 std::vector<NvrtcFound> find_nvrtc(const NvrtcPlaces& places);
 
 // The newest usable one whose major version is at most driver_cuda_major (0: any), with its
-// builtins loaded. Fails with no_compiler and every place searched.
+// builtins loaded and its hands off the host's signals. Opens from the newest down, by what the
+// names of the files say, until none of the others can be newer than one that works. Fails with
+// no_compiler and every place searched. A forced one is taken whatever the driver.
 NvrtcLibrary load_nvrtc(const NvrtcPlaces& places, int driver_cuda_major);
 
 }  // namespace kiln::jit

@@ -44,12 +44,17 @@ Position position_of(std::string_view text, size_t offset) {
   return position;
 }
 
-// nlohmann prefixes its messages with "[json.exception.parse_error.101] "; a reader has no use for
-// that.
+// nlohmann begins with "[json.exception.parse_error.101] parse error at line 1, column 2: "; a
+// reader has no use for the first part, and is told the place already.
 std::string_view reason_of(const Json::exception& error) {
   std::string_view text = error.what();
   const size_t end = text.find("] ");
-  return end == std::string_view::npos ? text : text.substr(end + 2);
+  if (end != std::string_view::npos) text.remove_prefix(end + 2);
+  const size_t place_end = text.find(": ");
+  if (text.starts_with("parse error at ") && place_end != std::string_view::npos) {
+    text.remove_prefix(place_end + 2);
+  }
+  return text;
 }
 
 // The parser quotes what it read last, as it came.

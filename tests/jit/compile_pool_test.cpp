@@ -1,5 +1,7 @@
 #include <pthread.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -152,6 +154,64 @@ TEST_F(CompilePoolTest, ClosingDropsWhatHasNotBegunAndWaitsForWhatHas) {
   closer.join();
   EXPECT_EQ(begun.get().entry, "a");
   EXPECT_EQ(compiler_->calls, 1);
+}
+
+TEST_F(CompilePoolTest, WithdrawnRequestsThatHaveNotBegunAreDropped) {
+  compiler_->close_gate();
+  CompilePool pool(compiler_, 1);
+  const CompilePool::Request begun = pool.request(source_of("a"), "sm_80", {});
+  compiler_->wait_for_calls(1);
+  const CompilePool::Request queued = pool.request(source_of("b"), "sm_80", {});
+  const CompilePool::Request both = pool.request(source_of("c"), "sm_80", {});
+  const CompilePool::Request again = pool.request(source_of("c"), "sm_80", {});
+  EXPECT_TRUE(both.is_first);
+  EXPECT_FALSE(again.is_first);
+  EXPECT_EQ(pool.withdraw(begun), CompilePool::Withdrawn::expected);
+  EXPECT_EQ(pool.withdraw(queued), CompilePool::Withdrawn::dropped);
+  EXPECT_EQ(pool.withdraw(both), CompilePool::Withdrawn::shared);
+  EXPECT_EQ(error_of([&] { queued.result.get(); }).status, Status::interrupted);
+  compiler_->open_gate();
+  EXPECT_EQ(begun.result.get().entry, "a");
+  EXPECT_EQ(again.result.get().entry, "c");
+  EXPECT_EQ(compiler_->calls, 2);
+  EXPECT_EQ(pool.submit(source_of("b"), "sm_80", {}).get().entry, "b");
+}
+
+TEST_F(CompilePoolTest, AsManyRunAtOnceAsThereAreWorkers) {
+  compiler_->close_gate();
+  CompilePool pool(compiler_, 2);
+  std::vector<std::shared_future<Binary>> futures;
+  for (const char* entry : {"a", "b", "c"}) {
+    futures.push_back(pool.submit(source_of(entry), "sm_80", {}));
+  }
+  compiler_->wait_for_calls(2);
+  compiler_->open_gate();
+  for (auto& future : futures) future.wait();
+  EXPECT_EQ(compiler_->calls, 3);
+}
+
+TEST_F(CompilePoolTest, SharedPoolLivesAsLongAsItsHolders) {
+  const auto other = std::make_shared<ScriptedCompiler>();
+  auto pool = CompilePool::shared(compiler_, 3);
+  EXPECT_EQ(CompilePool::shared(compiler_, 5), pool);
+  EXPECT_EQ(pool->workers(), 3);
+  EXPECT_NE(CompilePool::shared(other, 3), pool);
+  pool.reset();
+  EXPECT_EQ(CompilePool::shared(compiler_, 5)->workers(), 5);
+}
+
+TEST_F(CompilePoolTest, AForkedChildSharesItsOwnPool) {
+  const auto pool = CompilePool::shared(compiler_, 1);
+  pool->submit(source_of("a"), "sm_80", {}).get();
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto own = CompilePool::shared(compiler_, 2);
+    _exit(own != pool && own->submit(source_of("b"), "sm_80", {}).get().entry == "b" ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(CompilePool::shared(compiler_, 1), pool);
 }
 
 TEST_F(CompilePoolTest, WorkersTakeNoSignalsAndTheCallersMaskIsKept) {

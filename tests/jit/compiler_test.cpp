@@ -1,6 +1,11 @@
 #include "jit/compiler.h"
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <thread>
 
 #include "jit/resources.h"
@@ -47,7 +52,56 @@ TEST_F(CompilerTest, CandidatesHoldTheLoadedOne) {
   }));
 }
 
-TEST_F(CompilerTest, EveryLoadGivesTheSameCompiler) { EXPECT_EQ(compiler_, Compiler::load()); }
+TEST_F(CompilerTest, EveryLoadGivesTheSameCompiler) {
+  EXPECT_EQ(compiler_, Compiler::load());
+  constexpr int kNewestDriver = 97;  // finds the same library
+  EXPECT_EQ(compiler_, Compiler::load(kNewestDriver));
+}
+
+// NVRTC would open the driver and write beside its cache, whose hits are no compiles.
+TEST_F(CompilerTest, NvrtcsOwnCacheIsOff) {
+  int major = 0;
+  int minor = 0;
+  ASSERT_EQ(std::sscanf(compiler_->version().c_str(), "%d.%d", &major, &minor), 2);
+  const Caught caught = compile_error(one_file("wrong"));
+  EXPECT_EQ(caught.says("--no-cache"), std::pair(major, minor) >= std::pair(12, 9)) << caught.text;
+}
+
+std::atomic<int> host_signals = 0;
+void count_signal(int) { ++host_signals; }
+
+TEST_F(CompilerTest, SignalsDuringACompileGoToTheHost) {
+  struct sigaction host {
+  }, before{};
+  host.sa_handler = count_signal;
+  sigaction(SIGINT, &host, &before);
+  host_signals = 0;
+  std::atomic<bool> done = false;
+  std::thread compiling([&] {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, nullptr);
+    for (const char* arch : {"sm_80", "sm_86", "sm_90"}) {
+      compiler_->compile(small_source(), arch, {});
+    }
+    done = true;
+  });
+  int raised = 0;
+  int taken_over = 0;
+  while (!done) {
+    struct sigaction now {};
+    sigaction(SIGINT, nullptr, &now);
+    if (now.sa_handler != count_signal) ++taken_over;
+    if (taken_over != 0) continue;  // NVRTC's handler would end this process
+    raise(SIGINT);
+    ++raised;
+  }
+  compiling.join();
+  sigaction(SIGINT, &before, nullptr);
+  EXPECT_EQ(taken_over, 0);
+  EXPECT_GT(raised, 0);
+  EXPECT_EQ(host_signals, raised);
+}
 
 class CompilerArchTest : public CompilerTest, public testing::WithParamInterface<const char*> {};
 

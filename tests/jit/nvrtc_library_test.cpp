@@ -1,5 +1,8 @@
 #include "jit/nvrtc_library.h"
 
+#include <dlfcn.h>
+#include <signal.h>
+
 #include "tests/jit/jit_testing.h"
 
 namespace kiln::jit {
@@ -55,6 +58,75 @@ TEST(NvrtcSearch, PassesOverWhatTheDriverCouldNotLoad) {
   const Caught caught = error_of([&] { load_nvrtc(folders({recent.path()}), 97); });
   EXPECT_EQ(caught.status, Status::no_compiler);
   EXPECT_TRUE(caught.says("a driver of CUDA 97")) << caught.text;
+}
+
+bool is_open(const std::string& library) {
+  void* handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  if (handle != nullptr) dlclose(handle);
+  return handle != nullptr;
+}
+
+TEST(NvrtcSearch, OpensNoneThatIsOlderThanOneThatWorks) {
+  Toolkit old(98), recent(99);
+  old.with_builtins("98.1");
+  recent.with_builtins("99.7");
+  load_nvrtc(folders({old.path(), recent.path()}), 0);
+  EXPECT_TRUE(is_open(recent.library()));
+  EXPECT_FALSE(is_open(old.library()));
+}
+
+TEST(NvrtcSearch, OpensNoneThatIsNewerThanTheDriver) {
+  Toolkit old(98), recent(99);
+  old.with_builtins("98.1");
+  recent.with_builtins("99.7");
+  load_nvrtc(folders({recent.path(), old.path()}), 98);
+  EXPECT_TRUE(is_open(old.library()));
+  EXPECT_FALSE(is_open(recent.library()));
+}
+
+TEST(NvrtcSearch, FileNameThatPromisesTooMuchHidesNoNewerOne) {
+  Toolkit boasting(98), recent(99);
+  boasting.with_builtins("98.1");
+  fs::rename(boasting.library(), boasting.path() / "libnvrtc.so.99.9.1");
+  recent.with_builtins("99.7");
+  EXPECT_EQ(load_nvrtc(folders({boasting.path(), recent.path()}), 0).version(), "99.7");
+  EXPECT_EQ(load_nvrtc(folders({boasting.path()}), 0).version(), "98.1");
+}
+
+TEST(NvrtcSearch, OneThatIsTooNewForTheDriverIsNamedWithBothVersions) {
+  Toolkit recent(99);
+  recent.with_builtins("99.7");
+  const Caught caught = error_of([&] { load_nvrtc(folders({recent.path()}), 97); });
+  EXPECT_TRUE(caught.says(recent.library())) << caught.text;
+  EXPECT_TRUE(caught.says("it is of CUDA 99, and the driver, of CUDA 97,")) << caught.text;
+  EXPECT_TRUE(caught.says("CUDA toolkit 97 or a newer driver")) << caught.text;
+}
+
+TEST(NvrtcForced, IsTakenWhateverTheDriver) {
+  Toolkit recent(99);
+  recent.with_builtins("99.7");
+  NvrtcPlaces places;
+  places.forced = recent.library();
+  EXPECT_EQ(load_nvrtc(places, 97).version(), "99.7");
+}
+
+void host_handler(int) {}
+
+TEST(NvrtcSignals, ACompileLeavesTheHostsHandlers) {
+  Toolkit toolkit(99);
+  toolkit.with_builtins("99.7");
+  struct sigaction host {
+  }, before_int{}, before_term{};
+  host.sa_handler = host_handler;
+  sigaction(SIGINT, &host, &before_int);
+  sigaction(SIGTERM, &host, &before_term);
+  load_nvrtc(folders({toolkit.path()}), 0).functions.compile_program(nullptr, 0, nullptr);
+  struct sigaction after_int {
+  }, after_term{};
+  sigaction(SIGINT, &before_int, &after_int);
+  sigaction(SIGTERM, &before_term, &after_term);
+  EXPECT_EQ(after_int.sa_handler, host_handler);
+  EXPECT_EQ(after_term.sa_handler, host_handler);
 }
 
 TEST(NvrtcSearch, PassesOverAnUnusableOne) {

@@ -43,6 +43,13 @@ TEST(ParseJson, NamesTheTextThePlaceAndTheReason) {
   EXPECT_FALSE(caught.says("json.exception")) << caught.text;
 }
 
+TEST(ParseJson, TellsThePlaceOnce) {
+  const Caught caught = error_of([] { parse_json("{", "shape"); });
+  EXPECT_EQ(caught.text.find("line 1"), caught.text.rfind("line 1")) << caught.text;
+  EXPECT_EQ(caught.text.find("parse error"), std::string::npos) << caught.text;
+  EXPECT_TRUE(caught.says("unexpected end of input")) << caught.text;
+}
+
 TEST(ParseJson, RefusesTrailingText) {
   EXPECT_EQ(error_of([] { parse_json("{} {}", "shape"); }).status, Status::invalid_argument);
 }
