@@ -28,6 +28,9 @@ void require_pointer(const void* pointer, const char* function, const char* argu
   if (pointer == nullptr) fail(Status::invalid_argument, "{}: {} is NULL", function, argument);
 }
 
+// No struct of this interface will ever be so large: such a size was never set.
+constexpr size_t kLargestStruct = 4096;
+
 // Fields that the caller's header does not know keep their defaults; fields that this library does
 // not know must be zero.
 kiln_options read_options(const kiln_options* options) {
@@ -35,8 +38,7 @@ kiln_options read_options(const kiln_options* options) {
   known.size = sizeof known;
   if (options == nullptr) return known;
   const size_t size = options->size;
-  constexpr size_t kLargest = 4096;
-  if (size < sizeof(size_t) || size > kLargest) {
+  if (size < sizeof(size_t) || size > kLargestStruct) {
     fail(Status::invalid_argument,
          "kiln_open: options->size is {}; set it to sizeof(kiln_options), which is {} here", size,
          sizeof known);
@@ -71,18 +73,21 @@ kiln_options read_options(const kiln_options* options) {
 }
 
 // Gives a result struct to a caller whose header may be older or newer; the caller's size stays.
+// What a newer header has beyond this library's struct becomes zero.
 template <typename Result>
 void write_result(const Result& result, Result* out, const char* function, const char* argument) {
   require_pointer(out, function, argument);
   const size_t size = out->size;
-  if (size < sizeof(size_t)) {
+  if (size < sizeof(size_t) || size > kLargestStruct) {
     fail(Status::invalid_argument,
          "{}: {}->size is {}; set it to the sizeof of its struct, which is {} here", function,
          argument, size, sizeof result);
   }
-  const size_t copied = std::min(size, sizeof result) - sizeof(size_t);
-  std::memcpy(reinterpret_cast<char*>(out) + sizeof(size_t),
-              reinterpret_cast<const char*>(&result) + sizeof(size_t), copied);
+  auto* to = reinterpret_cast<char*>(out);
+  const size_t known = std::min(size, sizeof result);
+  std::memcpy(to + sizeof(size_t), reinterpret_cast<const char*>(&result) + sizeof(size_t),
+              known - sizeof(size_t));
+  std::memset(to + known, 0, size - known);
 }
 
 void write_text(const std::string& text, char* buffer, size_t capacity, size_t* needed) {

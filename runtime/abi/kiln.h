@@ -11,7 +11,8 @@
  *   - Strides are explicit, 64-bit, in elements of the tensor; the innermost stride is 1. Dimensions may be permuted; rows of an output
  *     must not overlap. Lengths, slots and tables live on the device.
  *   - Streams are `void *`: a cudaStream_t or CUstream; NULL is the legacy default stream.
- *   - Every struct starts with its size, so that it can grow: set it with sizeof.
+ *   - Every struct starts with its size, so that it can grow: set it with sizeof. Of a result struct that is newer than the library, the
+ *     fields that the library does not know are set to zero.
  *   - A function that fails returns a status other than KILN_OK and leaves a sentence in kiln_last_error() of that thread. Nothing
  *     throws, prints, exits or changes errno, locale, signals or the current CUDA context of the caller.
  *   - An op call takes no lock, allocates nothing, reads no environment and synchronises nothing. It is legal while its stream is
