@@ -44,6 +44,7 @@ struct DeviceInfo {
   std::string id;      // "cuda:0"
   std::string name;    // "NVIDIA A100-SXM4-80GB"
   std::string driver;  // "12.4 (550.54)", what is known
+  int cuda_major = 0;  // 12 for that driver, what jit::Compiler::load wants to know; 0: not known
   Gpu gpu;             // the table's row when one matches, with the limits the driver reports
   std::string match;   // slug of the matching row, or ""
 };

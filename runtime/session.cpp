@@ -119,6 +119,7 @@ class Session::Preparation {
       stopped = std::current_exception();
     }
     for (ShapeWork& work : shapes_) finish_shape(work);
+    kernels.store(plans_);
     log_reasons();
     session_.workshop_->log_store_warnings();
     if (stopped) std::rethrow_exception(stopped);
@@ -228,7 +229,7 @@ class Session::Preparation {
     }
     VariantWork& fallback = work.variants.at(work.shape->op.default_config(work.shape->fixed));
     if (!is_ready(fallback.variant)) return;
-    record_plans(work);
+    note_plans(work);
     const std::lock_guard lock(session_.mutex_);
     adopt(*work.shape, fallback.variant);
     for (BucketWork& bucket : work.buckets) finish_bucket(work, bucket);
@@ -277,7 +278,7 @@ class Session::Preparation {
   }
 
   // What was compiled here is worth keeping with what it serves.
-  void record_plans(const ShapeWork& work) {
+  void note_plans(const ShapeWork& work) {
     for (const auto& [config, work_variant] : work.variants) {
       const ServedVariant& variant = work_variant.variant;
       const bool is_new =
@@ -287,9 +288,8 @@ class Session::Preparation {
       if (!is_new) continue;
       std::vector<Hash128> binaries;
       for (const KernelKey& key : variant.keys) binaries.push_back(key.binary);
-      session_.store_->put_plan(plan_record(work.shape->op, work.shape->fixed, config,
-                                            session_.workshop_->arch(), variant.launches,
-                                            binaries));
+      plans_.push_back(plan_record(work.shape->op, work.shape->fixed, config,
+                                   session_.workshop_->arch(), variant.launches, binaries));
     }
   }
 
@@ -337,6 +337,7 @@ class Session::Preparation {
   Session& session_;
   std::vector<ShapeWork> shapes_;
   std::vector<KernelNeed> needs_;
+  std::vector<cache::PlanRecord> plans_;  // of what was compiled here
   std::vector<std::pair<kiln_log_level, std::string>> reasons_;
 };
 

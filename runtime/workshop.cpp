@@ -10,8 +10,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kProgressInterval{
-    200};  // how soon a request to stop is heard while a compile runs
+// How soon a request to stop is heard while a compile runs.
+constexpr milliseconds kProgressInterval{200};
+
+// How much work of a long run a kill may cost.
+constexpr milliseconds kWriteInterval{2000};
 
 // With these the default kernel can stand in; anything else would hit it as well.
 bool is_about_this_kernel(Status status) {
@@ -30,7 +33,9 @@ Workshop::Workshop(Device& device, cache::Store& store, const Log& log, Counters
 
 std::shared_ptr<jit::Compiler> Workshop::compiler() {
   const std::lock_guard lock(mutex_);
-  if (compiler_ == nullptr) compiler_ = jit::Compiler::load();
+  if (compiler_ == nullptr) {
+    compiler_ = jit::Compiler::load(device_.info().cuda_major);
+  }
   return compiler_;
 }
 
@@ -103,11 +108,11 @@ void KernelRun::submit_compiles() {
   workshop_.log_.line(KILN_LOG_INFO, "compiling {} kernels with NVRTC {} ({}), {} at once ({})",
                       wanted.size(), compiler->version(), compiler->library_path(), workers,
                       size.why);
-  pool_ = std::make_unique<jit::CompilePool>(std::move(compiler), workers);
+  pool_ = jit::CompilePool::shared(compiler, size.workers);
   for (const size_t index : mine_) {
     const KernelNeed& need = needs_[index];
     if (found_.contains(index) || compiles_.contains(need.key.binary)) continue;
-    compiles_[need.key.binary] = pool_->submit(need.source, workshop_.arch_, need.options);
+    compiles_[need.key.binary] = pool_->request(need.source, workshop_.arch_, need.options);
   }
 }
 
@@ -121,6 +126,15 @@ void KernelRun::tell(const Progress& progress, const KernelNeed& need) const {
 
 void KernelRun::finish(const Progress& progress) {
   submit_compiles();
+  try {
+    make_all(progress);
+  } catch (...) {
+    take_the_rest();
+    throw;
+  }
+}
+
+void KernelRun::make_all(const Progress& progress) {
   for (const size_t index : mine_) make(index, progress);
   for (const size_t index : others_) wait_for_other(index, progress);
   if (progress) progress(done_, summary_.total, "");  // all is ready: there is nothing left to stop
@@ -154,13 +168,28 @@ jit::Binary KernelRun::wait_for_compile(size_t index, const Progress& progress) 
   const KernelNeed& need = needs_[index];
   const auto running = compiles_.find(need.key.binary);
   if (running == compiles_.end()) return compile_now(need);  // says why there is no compiler
-  while (running->second.wait_for(kProgressInterval) != std::future_status::ready) {
+  while (running->second.result.wait_for(kProgressInterval) != std::future_status::ready) {
     tell(progress, need);
   }
-  jit::Binary binary = running->second.get();
-  ++workshop_.counters_.compiles;
-  workshop_.store_.put_binary(binary);
+  const jit::CompilePool::Request request = running->second;
+  jit::Binary binary = request.result.get();
+  // A binary that two kernels share was kept for the first of them.
+  if (taken_.insert(request.key).second) keep(binary, request);
   return binary;
+}
+
+// After a failure or a request to stop: what has not begun is not wanted any more, and what has is
+// worth its short wait.
+void KernelRun::take_the_rest() {
+  for (const auto& [key, request] : compiles_) {
+    if (!taken_.insert(key).second) continue;
+    if (pool_->withdraw(request) != jit::CompilePool::Withdrawn::expected) continue;
+    try {
+      keep(request.result.get(), request);
+    } catch (const Error&) {
+      // The error at hand came first.
+    }
+  }
 }
 
 jit::Binary KernelRun::compile_now(const KernelNeed& need) {
@@ -173,8 +202,25 @@ jit::Binary KernelRun::compile_now(const KernelNeed& need) {
   }
   jit::Binary binary = compiler->compile(need.source, workshop_.arch_, need.options);
   ++workshop_.counters_.compiles;
-  workshop_.store_.put_binary(binary);
+  add_unwritten(binary);
   return binary;
+}
+
+void KernelRun::keep(const jit::Binary& binary, const jit::CompilePool::Request& request) {
+  ++(request.is_first ? workshop_.counters_.compiles : workshop_.counters_.binary_hits);
+  add_unwritten(binary);
+}
+
+void KernelRun::add_unwritten(const jit::Binary& binary) {
+  unwritten_.push_back(binary);
+  if (std::chrono::steady_clock::now() - written_at_ >= kWriteInterval) store({});
+}
+
+void KernelRun::store(const std::vector<cache::PlanRecord>& plans) {
+  if (store_state_ == StoreState::refused || (unwritten_.empty() && plans.empty())) return;
+  if (!workshop_.store_.put_kernels(unwritten_, plans)) store_state_ = StoreState::refused;
+  unwritten_.clear();
+  written_at_ = std::chrono::steady_clock::now();
 }
 
 // A binary of the store that the driver refuses was made for or damaged by something else: it is

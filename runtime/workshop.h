@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -77,7 +78,7 @@ class Workshop {
 };
 
 // Makes a set of kernels ready: looks all of them up, then compiles in parallel and loads. Distinct
-// keys only.
+// keys only. What it compiled goes to the store in as few writes as a long run allows.
 class KernelRun {
  public:
   // How long another thread may take for a kernel before this one makes it too: that thread may
@@ -97,16 +98,24 @@ class KernelRun {
   const Summary& summary() const { return summary_; }
 
   // Fails with the error of the first required kernel that cannot be made, or with interrupted;
-  // what is ready by then stays ready.
+  // what is ready by then stays ready, and what is compiled by then is kept.
   void finish(const Progress& progress);
+
+  // Writes what was compiled and not written yet, with these plans of it, in one transaction. A
+  // store that refuses once is not asked again: each time it may wait for another process.
+  void store(const std::vector<cache::PlanRecord>& plans);
 
  private:
   void look_up(size_t index);
   void submit_compiles();
+  void make_all(const Progress& progress);
   void make(size_t index, const Progress& progress);
   void wait_for_other(size_t index, const Progress& progress);
   jit::Binary wait_for_compile(size_t index, const Progress& progress);
+  void take_the_rest();
   jit::Binary compile_now(const KernelNeed& need);
+  void keep(const jit::Binary& binary, const jit::CompilePool::Request& request);
+  void add_unwritten(const jit::Binary& binary);
   ReadyKernel load(const KernelNeed& need, const jit::Binary& binary, Origin origin);
   void give_up(size_t index, const Error& error);
   void tell(const Progress& progress, const KernelNeed& need) const;
@@ -120,8 +129,12 @@ class KernelRun {
   std::vector<size_t> mine_;
   std::vector<size_t> others_;
   std::map<size_t, jit::Binary> found_;
-  std::map<Hash128, std::shared_future<jit::Binary>> compiles_;
-  std::unique_ptr<jit::CompilePool> pool_;  // after compiles_: it ends first
+  std::map<Hash128, jit::CompilePool::Request> compiles_;
+  std::set<Hash128> taken_;  // of these
+  std::shared_ptr<jit::CompilePool> pool_;
+  std::vector<jit::Binary> unwritten_;
+  std::chrono::steady_clock::time_point written_at_ = std::chrono::steady_clock::now();
+  enum class StoreState { answers, refused } store_state_ = StoreState::answers;
 };
 
 }  // namespace kiln::runtime

@@ -90,6 +90,7 @@ class Bench {
         worker_({.executable = find_worker(options.worker),
                  .device = options.device,
                  .log = options.log}) {
+    binaries_.serve_driver(worker_.info().cuda_major);
     worker_.set_tools(binaries_.tools(gpu().arch()));
     launch_ns_ = worker_.empty_launch_ns();
   }

@@ -25,8 +25,10 @@ bool is_current(const cache::PlanRecord& record, const templates::Op& op,
 }
 
 jit::CompilePool& Binaries::pool() {
-  if (pool_ == nullptr)
-    pool_ = std::make_unique<jit::CompilePool>(jit::Compiler::load(), jit::pool_size().workers);
+  if (pool_ == nullptr) {
+    pool_ = std::make_unique<jit::CompilePool>(jit::Compiler::load(cuda_major_),
+                                               jit::pool_size().workers);
+  }
   return *pool_;
 }
 

@@ -23,6 +23,10 @@ class Binaries {
  public:
   explicit Binaries(cache::Store& store) : store_(store) {}
 
+  // The binaries are for the driver of a device, of this CUDA major version; without, for no
+  // driver. Before the first of the others.
+  void serve_driver(int cuda_major) { cuda_major_ = cuda_major; }
+
   // Starts a compile when the binary is nowhere yet. Never fails; what goes wrong is told by get().
   void ahead(const jit::KernelSource& source, const std::string& arch,
              const jit::CompileOptions& options);
@@ -40,6 +44,7 @@ class Binaries {
   jit::CompilePool& pool();
 
   cache::Store& store_;
+  int cuda_major_ = 0;
   std::unique_ptr<jit::CompilePool> pool_;
   std::map<Hash128, BinaryPtr> ready_;
   std::map<Hash128, std::shared_future<jit::Binary>> coming_;

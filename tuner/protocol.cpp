@@ -21,6 +21,7 @@ Json device_json(const runtime::DeviceInfo& info) {
   return Json{{"id", info.id},
               {"name", info.name},
               {"driver", info.driver},
+              {"cuda_major", info.cuda_major},
               {"match", info.match},
               {"gpu",
                {{"slug", g.slug},
@@ -48,6 +49,7 @@ runtime::DeviceInfo device_from_json(const Json& json) {
   runtime::DeviceInfo info{.id = json.at("id"),
                            .name = json.at("name"),
                            .driver = json.at("driver"),
+                           .cuda_major = json.at("cuda_major"),
                            .gpu = {},
                            .match = json.at("match")};
   info.gpu = Gpu{.slug = g.at("slug"),

@@ -165,6 +165,7 @@ void Search::open_device() {
   const runtime::DeviceInfo& info = worker_->info();
   log(fmt::format("{}: {}, driver {}, at most {:.1f} GiB of scratch memory", info.id, info.name,
                   info.driver, static_cast<double>(worker_->memory_bytes()) / (1 << 30)));
+  binaries_.serve_driver(info.cuda_major);
   worker_->set_tools(binaries_.tools(info.gpu.arch()));
 }
 

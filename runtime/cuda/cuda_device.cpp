@@ -127,6 +127,7 @@ DeviceInfo describe(const Driver& driver, int ordinal, CUdevice device) {
                     fmt::format("the name of {}", info.id));
   info.name = name.data();
   info.driver = driver_text(driver);
+  info.cuda_major = driver.version / 1000;
 
   const Gpu reported = reported_gpu(driver, device, info.name);
   const Gpu* row = match_gpu(reported);

@@ -1,8 +1,17 @@
 // From an empty store with the real NVRTC to kernels that the fake driver accepts, and a second
 // session that compiles nothing.
+#include <cuda.h>
+#include <signal.h>
 #include <sqlite3.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
+#include <utility>
 
 #include "jit/base/error.h"
 #include "jit/base/gpu.h"
@@ -17,8 +26,15 @@ class CompileTest : public RuntimeTest {
   void SetUp() override {
     RuntimeTest::SetUp();
     unsetenv("KILN_NVRTC");
+    fake_cuda_set_driver_version(kDriverOfAnyNvrtc);
     store_path_ = folder_.file("cold.db");
   }
+  void TearDown() override {
+    unsetenv("CUDA_HOME");
+    RuntimeTest::TearDown();
+  }
+
+  static constexpr int kDriverOfAnyNvrtc = 97000;
 };
 
 constexpr const char* kWorkload =
@@ -90,6 +106,164 @@ TEST_F(CompileTest, DamagedBinariesAreCompiledAnewAndHealed) {
   sqlite3_close(db);
   EXPECT_EQ(compiles_of_a_session(), 2u);
   EXPECT_EQ(compiles_of_a_session(), 0u);
+}
+
+// How many transactions the write-ahead log of a store holds: each ends with a frame that says the
+// size of the file. Reading the log is no danger to SQLite's locks, which are on the other files.
+int transactions_in_log(const std::string& store_path) {
+  std::ifstream file(store_path + "-wal", std::ios::binary);
+  const std::string log((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const auto number_at = [&](size_t offset) {
+    uint32_t number = 0;
+    for (size_t i = 0; i < 4; ++i) number = number << 8 | static_cast<uint8_t>(log[offset + i]);
+    return number;
+  };
+  constexpr size_t kHeaderBytes = 32;
+  constexpr size_t kFrameHeaderBytes = 24;
+  if (log.size() < kHeaderBytes) return 0;
+  int transactions = 0;
+  const size_t frame_bytes = kFrameHeaderBytes + number_at(8);
+  for (size_t at = kHeaderBytes; at + frame_bytes <= log.size(); at += frame_bytes) {
+    if (number_at(at + 4) != 0) ++transactions;
+  }
+  return transactions;
+}
+
+// Each write may wait for another process, and ranks that start together all write.
+TEST_F(CompileTest, APrepareWritesOnce) {
+  kiln_session* session = open();
+  const int before = transactions_in_log(store_path_);
+  ASSERT_OK(kiln_prepare(session, kWorkload, nullptr, nullptr));
+  EXPECT_EQ(stats(session).compiles, 2u);
+  EXPECT_EQ(transactions_in_log(store_path_), before + 1);
+}
+
+// Waits at its first call until both compiles are surely under way, then goes on or stops.
+struct LateProgress {
+  int answer = 0;
+  bool is_first = true;
+  static int receive(void* user, int, int, const char*) {
+    auto* late = static_cast<LateProgress*>(user);
+    if (!std::exchange(late->is_first, false)) return 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    return late->answer;
+  }
+};
+
+class UnfinishedPrepareTest : public CompileTest {
+ protected:
+  void SetUp() override {
+    CompileTest::SetUp();
+    setenv("KILN_JOBS", "2", 1);
+  }
+  void TearDown() override {
+    unsetenv("KILN_JOBS");
+    CompileTest::TearDown();
+  }
+  void expect_both_kept(kiln_session* session) {
+    EXPECT_EQ(stats(session).compiles, 2u);
+    ASSERT_OK(kiln_close(session));
+    with_store([](cache::Store& store) { EXPECT_EQ(store.info().binaries, 2); });
+  }
+};
+
+TEST_F(UnfinishedPrepareTest, FailureKeepsWhatIsCompiled) {
+  kiln_session* session = open();
+  fake_cuda_fail("cuLibraryLoadData", CUDA_ERROR_OUT_OF_MEMORY, 0);
+  LateProgress progress;
+  EXPECT_EQ(kiln_prepare(session, kWorkload, LateProgress::receive, &progress), KILN_OUT_OF_MEMORY);
+  expect_both_kept(session);
+}
+
+TEST_F(UnfinishedPrepareTest, InterruptionKeepsWhatIsCompiled) {
+  kiln_session* session = open();
+  LateProgress progress{.answer = 1};
+  EXPECT_EQ(kiln_prepare(session, kWorkload, LateProgress::receive, &progress), KILN_INTERRUPTED);
+  expect_both_kept(session);
+}
+
+// One process, several sessions: the workers are not doubled, and no kernel is compiled twice.
+TEST_F(CompileTest, SessionsThatPrepareAtOnceShareTheirCompiles) {
+  std::atomic<int> begun = 0;
+  const auto wait_for_the_other = [](void* user, int done, int, const char*) {
+    auto& all = *static_cast<std::atomic<int>*>(user);
+    if (done == 0) {
+      ++all;
+      while (all < 2) std::this_thread::yield();
+    }
+    return 0;
+  };
+  kiln_session* sessions[2];
+  for (int i = 0; i < 2; ++i) {
+    store_path_ = folder_.file(fmt::format("store{}.db", i));
+    sessions[i] = open();
+  }
+  std::vector<std::thread> threads;
+  for (kiln_session* session : sessions) {
+    threads.emplace_back(
+        [&, session] { EXPECT_OK(kiln_prepare(session, kWorkload, wait_for_the_other, &begun)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(stats(sessions[0]).compiles + stats(sessions[1]).compiles, 2u);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_OK(kiln_close(sessions[i]));
+    store_path_ = folder_.file(fmt::format("store{}.db", i));
+    with_store([](cache::Store& store) { EXPECT_EQ(store.info().binaries, 2); });
+  }
+}
+
+// Pretended NVRTCs, newer than any real one, that compile nothing.
+TEST_F(CompileTest, TheNewestNvrtcThatTheDriverCanLoadIsUsed) {
+  namespace fs = std::filesystem;
+  const fs::path libraries = folder_.file("toolkit") + "/lib64";
+  fs::create_directories(libraries);
+  fs::copy_file(KILN_FAKE_NVRTC_98, libraries / "libnvrtc.so.98");
+  fs::copy_file(KILN_FAKE_NVRTC_98, libraries / "libnvrtc-builtins.so.98.1");
+  fs::copy_file(KILN_FAKE_NVRTC_99, libraries / "libnvrtc.so.99");
+  fs::copy_file(KILN_FAKE_NVRTC_99, libraries / "libnvrtc-builtins.so.99.7");
+  setenv("CUDA_HOME", libraries.parent_path().c_str(), 1);
+
+  fake_cuda_set_driver_version(98020);
+  EXPECT_NE(kiln_prepare(open(), kWorkload, nullptr, nullptr), KILN_OK);
+  EXPECT_TRUE(log_.has("with NVRTC 98.1 (")) << log_.text();
+  fake_cuda_set_driver_version(99000);
+  EXPECT_NE(kiln_prepare(open(), kWorkload, nullptr, nullptr), KILN_OK);
+  EXPECT_TRUE(log_.has("with NVRTC 99.7 (")) << log_.text();
+  fake_cuda_set_driver_version(10020);
+  EXPECT_REFUSED(kiln_prepare(open(), kWorkload, nullptr, nullptr), KILN_NO_COMPILER,
+                 "it is of CUDA 98, and the driver, of CUDA 10,");
+}
+
+std::atomic<int> host_signals = 0;
+void count_signal(int) { ++host_signals; }
+
+TEST_F(CompileTest, SignalsStayWithTheHost) {
+  struct sigaction host {
+  }, before{};
+  host.sa_handler = count_signal;
+  sigaction(SIGINT, &host, &before);
+  struct Seen {
+    int calls = 0;
+    int taken_over = 0;
+    static int look(void* user, int, int, const char*) {
+      auto* seen = static_cast<Seen*>(user);
+      struct sigaction now {};
+      sigaction(SIGINT, nullptr, &now);
+      ++seen->calls;
+      if (now.sa_handler != count_signal) ++seen->taken_over;
+      return 0;
+    }
+  } seen;
+  kiln_session* session = open();
+  EXPECT_OK(kiln_prepare(session, kWorkload, Seen::look, &seen));
+  Seen::look(&seen, 0, 0, "");
+  EXPECT_EQ(stats(session).compiles, 2u);
+  EXPECT_GT(seen.calls, 2);
+  EXPECT_EQ(seen.taken_over, 0);
+  host_signals = 0;
+  raise(SIGINT);
+  EXPECT_EQ(host_signals, 1);
+  sigaction(SIGINT, &before, nullptr);
 }
 
 TEST_F(CompileTest, SupportIsAnsweredByTheCompilerWhenTheStoreIsEmpty) {

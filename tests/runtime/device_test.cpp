@@ -97,6 +97,7 @@ TEST_F(DeviceTest, A100IsTheTablesRow) {
   EXPECT_EQ(info.id, "cuda:0");
   EXPECT_EQ(info.name, "NVIDIA A100-SXM4-80GB");
   EXPECT_EQ(info.driver, "12.4");
+  EXPECT_EQ(info.cuda_major, 12);
   EXPECT_EQ(info.match, "a100-sxm4-80gb");
   EXPECT_EQ(info.gpu.slug, "a100-sxm4-80gb");
   EXPECT_EQ(gpu_class_key(info.gpu), gpu_class_key(find_gpu("a100-sxm4-80gb")));

@@ -7,8 +7,10 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <thread>
+#include <type_traits>
 
 #include "jit/base/error.h"
 #include "jit/base/json.h"
@@ -220,6 +222,34 @@ TEST_F(SessionTest, ResultStructsOfAnOlderHeaderAreNotOverrun) {
   EXPECT_EQ(stats.miss_absent, 0xABABABABABABABABu);
   stats.size = 3;
   EXPECT_REFUSED(kiln_get_stats(session, &stats), KILN_INVALID_ARGUMENT, "stats->size is 3");
+}
+
+TEST_F(SessionTest, FieldsOfANewerHeaderAreZeroInResults) {
+  kiln_session* session = open();
+  const auto check = [](auto& newer, kiln_status (*ask)(kiln_session*, decltype(newer.known)*),
+                        kiln_session* of) {
+    std::memset(&newer, 0xAB, sizeof newer);
+    newer.known.size = offsetof(std::remove_reference_t<decltype(newer)>, after);
+    ASSERT_OK(ask(of, &newer.known));
+    EXPECT_EQ(newer.known.size, offsetof(std::remove_reference_t<decltype(newer)>, after));
+    EXPECT_EQ(newer.unknown[0], 0u);
+    EXPECT_EQ(newer.unknown[1], 0u);
+    EXPECT_EQ(newer.after, 0xABABABABABABABABu);
+  };
+  struct {
+    kiln_stats known;
+    uint64_t unknown[2];
+    uint64_t after;
+  } stats;
+  check(stats, kiln_get_stats, session);
+  struct {
+    kiln_digests known;
+    uint64_t unknown[2];
+    uint64_t after;
+  } digests;
+  check(digests, kiln_get_digests, session);
+  stats.known.size = size_t{1} << 40;  // never set
+  EXPECT_REFUSED(kiln_get_stats(session, &stats.known), KILN_INVALID_ARGUMENT, "sizeof");
 }
 
 TEST_F(SessionTest, UnknownDeviceIsNotFound) {

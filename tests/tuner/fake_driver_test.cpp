@@ -9,6 +9,7 @@
 #include "tuner/binaries.h"
 #include "tuner/device_tools.h"
 #include "tuner/device_worker.h"
+#include "tuner/tuner.h"
 
 namespace kiln::tuner {
 namespace {
@@ -20,6 +21,7 @@ class FakeDriver : public ::testing::Test {
     unsetenv("KILN_LIBCUDA");
     unsetenv("KILN_FAKE_CUDA_FAIL");
     unsetenv("KILN_FAKE_CUDA_DEVICES");
+    unsetenv("KILN_FAKE_CUDA_DRIVER");
   }
   static std::unique_ptr<DeviceWorker> open(const std::string& device) {
     return std::make_unique<DeviceWorker>(
@@ -43,6 +45,42 @@ class FakeDriver : public ::testing::Test {
 TEST_F(FakeDriver, DevicesAreDescribedThroughTheChild) {
   EXPECT_EQ(open("cuda:0")->info().match, "a100-sxm4-80gb");
   EXPECT_EQ(open("cuda:1")->info().match, "rtx-3090");
+}
+
+TEST_F(FakeDriver, CudaVersionOfTheDriverComesThroughTheChild) {
+  EXPECT_EQ(open("cuda:0")->info().cuda_major, 12);
+  setenv("KILN_FAKE_CUDA_DRIVER", "98020", 1);
+  EXPECT_EQ(open("cuda:0")->info().cuda_major, 98);
+}
+
+// No NVRTC that Kiln can use is that old.
+TEST_F(FakeDriver, OnlyTheDriverOfTheDeviceInUseLimitsTheCompiler) {
+  setenv("KILN_FAKE_CUDA_DRIVER", "10020", 1);
+  const auto store = cache::Store::open({.path = ":memory:"});
+  TuneOptions options;
+  options.worker = KILN_WORKER;
+  options.device = "cuda:0";
+  try {
+    tune(*store, options);
+    FAIL() << "the tuner's own kernels were compiled for a driver of CUDA 10";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::no_compiler) << error.what();
+    EXPECT_NE(std::string(error.what()).find("a driver of CUDA 10 "), std::string::npos)
+        << error.what();
+  }
+  try {
+    jit::Compiler::load();
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  options.device.clear();
+  options.gpus = {"rtx-3090"};
+  options.workload =
+      R"({"ops": [{"op": "combine_topk_swa", "shape": {"ratio": 2, "top_k": 512},
+                   "sizes": {"num_tokens": [1, 1]}}]})";
+  options.shortlist = 1;
+  EXPECT_NO_THROW(tune(*store, options));
+  EXPECT_GT(store->info().binaries, 0);
 }
 
 TEST_F(FakeDriver, MissingDeviceIsTheSameErrorAsWithoutAChild) {
