@@ -290,7 +290,19 @@ CUresult enter(Call call) {
   return CUDA_SUCCESS;
 }
 
-#define ENTER(name) \
+// Depth of this thread in functions of the driver, which may call one another.
+thread_local int visits = 0;
+
+class Visit {
+ public:
+  Visit() { ++visits; }
+  ~Visit() { --visits; }
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+};
+
+#define ENTER(name)  \
+  const Visit visit; \
   if (const CUresult entered = enter(k_##name); entered != CUDA_SUCCESS) return entered
 
 // The current context when it can be used.
@@ -839,6 +851,8 @@ uint64_t fake_cuda_live(const char* what) {
   if (kind == "graph_execs") return all.execs.size();
   return UINT64_MAX;
 }
+
+int fake_cuda_is_inside() { return visits > 0 ? 1 : 0; }
 
 int fake_cuda_current_device() {
   const Context* context = current_context();

@@ -87,6 +87,9 @@ uint64_t fake_cuda_live(const char *what);
 int fake_cuda_current_device(void);
 int fake_cuda_context_depth(void);
 
+/* This thread: is it inside a function of the driver? So that tests can tell the caller's doings from the fake's. */
+int fake_cuda_is_inside(void);
+
 #ifdef __cplusplus
 }
 #endif
