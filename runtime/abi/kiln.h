@@ -154,7 +154,7 @@ KILN_API kiln_status kiln_explain(kiln_session *session, const char *op, const c
 typedef struct kiln_stats {
   size_t size;                /* in: sizeof(kiln_stats) */
   uint64_t compiles;          /* NVRTC runs of this session */
-  uint64_t binary_hits;       /* binaries found in the store or already loaded */
+  uint64_t binary_hits;       /* binaries found in the store, already loaded, or compiled by another session meanwhile */
   uint64_t miss_absent;       /* ... not in the store */
   uint64_t miss_damaged;      /* ... in the store, but its checksum did not hold */
   uint64_t miss_unloadable;   /* ... found, but the driver refused it; compiled anew */
