@@ -34,6 +34,8 @@ constexpr int kHarnessRetries = 1;
 constexpr const char* kUncompiled = "not compiled within the budget";  // as candidates.cpp says
 // Begins the reason of a decision that the budget ended early; the next run takes it up again.
 constexpr std::string_view kPartial = "only a part was tried within the budget: ";
+// In the reason of a decision that a stand-in measured.
+constexpr std::string_view kUnderLimits = " under the limits of ";
 
 struct Job {
   const Op* op = nullptr;
@@ -70,6 +72,9 @@ class Search {
                 std::vector<Job>& jobs);
   bool already_done(const Job& job);
   bool holds_current(const Job& job, const Hash128& plan);
+  std::optional<cache::Decision> standing_decision(const Job& job, DecisionKind kind);
+  void keep(const Job& job, const cache::TuningResult& result, ProblemReport& report);
+  void tell_pin(const Job& job);
   const CandidateSet& candidates_of(const Job& job);
   ProblemReport tune_one(const Job& job);
   void rank_only(const Job& job, ProblemReport& report);
@@ -82,6 +87,7 @@ class Search {
                        Samples& samples, ProblemReport& report);
   void reject(const Job& job, const Candidate& candidate, const std::string& stage, Outcome outcome,
               const std::string& detail, ProblemReport& report);
+  void disprove(const Job& job, const Candidate& candidate, const std::string& detail);
   void store_measured(const Job& job, const std::vector<Entrant>& finalists, const Samples& samples,
                       const std::string& note, ProblemReport& report);
   cache::PlanRecord record_of(const Job& job, const Candidate& candidate, const std::string& arch,
@@ -222,7 +228,10 @@ bool Search::already_done(const Job& job) {
   if (options_.redo == TuneOptions::Redo::again) return false;
   const std::optional<cache::DecisionRow> row =
       store_.find_decision(job.problem, gpu_class_key(job.target.gpu));
-  if (!row || row->decision.reason.starts_with(kPartial) || !holds_current(job, row->decision.plan))
+  if (!row) return false;
+  // Whoever pinned it has decided, also where its plan is of another source by now.
+  if (row->decision.kind == DecisionKind::pinned) return true;
+  if (row->decision.reason.starts_with(kPartial) || !holds_current(job, row->decision.plan))
     return false;
   if (!job.target.limits.empty()) {
     const std::vector<cache::Timing> timings =
@@ -239,6 +248,58 @@ bool Search::already_done(const Job& job) {
 bool Search::holds_current(const Job& job, const Hash128& plan) {
   const std::optional<cache::PlanRecord> record = store_.find_plan(plan);
   return record && is_current(*record, *job.op, job.fixed, job.target.gpu);
+}
+
+// The decision among all candidates that a search among some of them does not replace.
+std::optional<cache::Decision> Search::standing_decision(const Job& job, DecisionKind kind) {
+  if (!cut_short_) return std::nullopt;
+  const std::optional<cache::DecisionRow> row =
+      store_.find_decision(job.problem, gpu_class_key(job.target.gpu), kind);
+  if (!row || row->decision.reason.starts_with(kPartial) || !row->failure.empty() ||
+      !holds_current(job, row->decision.plan))
+    return std::nullopt;
+  const cache::Decision& decision = row->decision;
+  const bool rejected_now =
+      std::any_of(rejections_.begin(), rejections_.end(),
+                  [&](const cache::Rejection& r) { return r.config == decision.config; });
+  // What a stand-in measured in part says more of a GPU than what the model says of all.
+  const bool is_less =
+      !job.target.limits.empty() && decision.reason.find(kUnderLimits) == std::string::npos;
+  if (rejected_now || is_less) return std::nullopt;
+  return decision;
+}
+
+// Stores the result and tells what was decided.
+void Search::keep(const Job& job, const cache::TuningResult& result, ProblemReport& report) {
+  if (!store_.put(result)) throw Abandoned{"failed: the store did not keep the result"};
+  const cache::Decision& decision = result.decision;
+  report.winner = decision.config;
+  report.kind = decision.kind;
+  report.winner_ns = decision.time_ns;
+  report.default_ns = decision.default_time_ns;
+  report.tie_group = decision.tie_group;
+  if (cut_short_ && !decision.reason.starts_with(kPartial)) {
+    log(fmt::format(
+        "{}: only a part was tried within the budget, so the earlier decision among all "
+        "stays: {}",
+        problem_text(job), decision.config));
+  }
+}
+
+void Search::tell_pin(const Job& job) {
+  const std::optional<cache::DecisionRow> pin =
+      store_.find_decision(job.problem, gpu_class_key(job.target.gpu), DecisionKind::pinned);
+  if (!pin) return;
+  const std::string& config = pin->decision.config;
+  if (options_.redo == TuneOptions::Redo::again) {
+    log(fmt::format("{}: it is pinned to {}, which serves whatever is measured", problem_text(job),
+                    config));
+  } else if (!holds_current(job, pin->decision.plan)) {
+    log(
+        fmt::format("{}: it stays pinned to {}, but the op has changed since, so nothing proves "
+                    "that config now; `kiln tune --again` measures beside the pin",
+                    problem_text(job), config));
+  }
 }
 
 const CandidateSet& Search::candidates_of(const Job& job) {
@@ -270,6 +331,23 @@ void Search::reject(const Job& job, const Candidate& candidate, const std::strin
                          .detail = detail + what_ran(job.target, candidate)});
   ++report.rejected[reason];
   log(fmt::format("{}: rejected {} ({}: {})", problem_text(job), candidate.text, reason, detail));
+  if (is_for_good(rejections_.back())) disprove(job, candidate, reason + ": " + detail);
+}
+
+// A plan that the store holds, perhaps as a decision proven with another driver, is found wrong
+// now.
+void Search::disprove(const Job& job, const Candidate& candidate, const std::string& detail) {
+  const Hash128 plan = record_of(job, candidate, job.target.device.arch(), candidate.binaries).id;
+  if (!store_.find_plan(plan)) return;
+  const runtime::DeviceInfo& info = worker_->info();
+  store_.put_verification({.plan = plan,
+                           .problem = job.problem,
+                           .by = cache::Verified::device,
+                           .passed = false,
+                           .detail = detail,
+                           .tolerance = job.op->tolerance.text(),
+                           .card = info.name,
+                           .driver = info.driver});
 }
 
 cache::PlanRecord Search::record_of(const Job& job, const Candidate& candidate,
@@ -292,9 +370,6 @@ void Search::add_plan(const Job& job, const Candidate& candidate, cache::TuningR
   add(job.target.gpu.arch(), candidate.gpu_binaries);
   if (!job.target.limits.empty()) add(job.target.device.arch(), candidate.binaries);
 }
-
-// ---- without a device
-// ----------------------------------------------------------------------------
 
 void Search::rank_only(const Job& job, ProblemReport& report) {
   const CandidateSet& set = candidates_of(job);
@@ -330,7 +405,8 @@ void Search::rank_only(const Job& job, ProblemReport& report) {
   result.timings.push_back(timing(verdict.winner));
   if (default_index && *default_index != verdict.winner)
     result.timings.push_back(timing(*default_index));
-  for (const size_t i : verdict.tie_group) report.tie_group.push_back(set.candidates[i].text);
+  std::vector<std::string> tie_group;
+  for (const size_t i : verdict.tie_group) tie_group.push_back(set.candidates[i].text);
   result.decision = {
       .problem = job.problem,
       .gpu_class = gpu_class_key(job.target.gpu),
@@ -340,26 +416,21 @@ void Search::rank_only(const Job& job, ProblemReport& report) {
       .kind = DecisionKind::predicted,
       .reason = fmt::format("{}by the analytic model: {}",
                             cut_short_ ? kPartial : std::string_view(), verdict.reason),
-      .tie_group = report.tie_group,
+      .tie_group = tie_group,
       .time_ns = all_ns[verdict.winner],
       .default_time_ns = default_index ? all_ns[*default_index] : 0,
       .decided_at = std::time(nullptr)};
+  if (auto standing = standing_decision(job, DecisionKind::predicted))
+    result.decision = std::move(*standing);
   result.rejections = std::move(rejections_);
-  if (!store_.put(result)) throw Abandoned{"failed: the store did not keep the result"};
+  keep(job, result, report);
 
   // What proves the winner on a machine without a compiler.
   binaries_.keep(binaries_.oracle(*job.kit, job.fixed, job.target.gpu.arch()));
   for (const auto& [entry, binary] : binaries_.tools(job.target.gpu.arch())) binaries_.keep(binary);
 
-  report.winner = winner.text;
-  report.kind = DecisionKind::predicted;
-  report.winner_ns = all_ns[verdict.winner];
   report.median_ns = median(all_ns);
-  report.default_ns = result.decision.default_time_ns;
 }
-
-// ---- with a device
-// -------------------------------------------------------------------------------
 
 std::vector<Search::Entrant> Search::verified_entrants(const Job& job,
                                                        const std::vector<const Candidate*>& order,
@@ -558,8 +629,10 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
   const Candidate& winner = *finalists[verdict.winner].candidate;
   const bool stands_in = !job.target.limits.empty();
   const runtime::DeviceInfo& info = worker_->info();
+  const int mhz = samples.rounds.back().sm_mhz;
   const std::string device =
-      fmt::format("{}, driver {}, {} MHz", info.name, info.driver, samples.rounds.back().sm_mhz);
+      fmt::format("{}, driver {}, {}", info.name, info.driver,
+                  mhz > 0 ? fmt::format("{} MHz", mhz) : std::string("clock unknown"));
 
   cache::TuningResult result;
   for (size_t i = 0; i < finalists.size(); ++i) {
@@ -567,16 +640,15 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
     add_plan(job, candidate, result);
     const Hash128 plan_that_ran =
         record_of(job, candidate, job.target.device.arch(), candidate.binaries).id;
-    result.verifications.push_back(
-        {.plan = plan_that_ran,
-         .problem = job.problem,
-         .by = cache::Verified::device,
-         .passed = true,
-         .detail = finalists[i].proof.detail,
-         .tolerance = job.op->tolerance.text(),
-         .worst_error = finalists[i].proof.worst_error,
-         .card = info.name,
-         .driver = info.driver});
+    result.verifications.push_back({.plan = plan_that_ran,
+                                    .problem = job.problem,
+                                    .by = cache::Verified::device,
+                                    .passed = true,
+                                    .detail = finalists[i].proof.detail,
+                                    .tolerance = job.op->tolerance.text(),
+                                    .worst_error = finalists[i].proof.worst_error,
+                                    .card = info.name,
+                                    .driver = info.driver});
     result.timings.push_back(
         {.plan = plan_that_ran,
          .problem = job.problem,
@@ -588,14 +660,15 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
          .limits = job.target.limits,
          .device = device});
   }
-  for (const size_t i : verdict.tie_group) report.tie_group.push_back(finalists[i].candidate->text);
+  std::vector<std::string> tie_group;
+  for (const size_t i : verdict.tie_group) tie_group.push_back(finalists[i].candidate->text);
   const double winner_ns = median(samples.times_ns[verdict.winner]);
   const double default_ns = default_index ? median(samples.times_ns[*default_index]) : 0;
   // What a stand-in measures is no measurement of the GPU that it stands for.
   const DecisionKind kind = stands_in ? DecisionKind::predicted : DecisionKind::measured;
   std::string reason = verdict.reason;
   if (stands_in)
-    reason = fmt::format("on {} under the limits of {}: {}", info.name, job.target.limits, reason);
+    reason = fmt::format("on {}{}{}: {}", info.name, kUnderLimits, job.target.limits, reason);
   if (cut_short_) reason.insert(0, kPartial);
   result.decision = {.problem = job.problem,
                      .gpu_class = gpu_class_key(job.target.gpu),
@@ -604,22 +677,18 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
                      .plan = record_of(job, winner, job.target.gpu.arch(), winner.gpu_binaries).id,
                      .kind = kind,
                      .reason = reason,
-                     .tie_group = report.tie_group,
+                     .tie_group = tie_group,
                      .time_ns = winner_ns,
                      .default_time_ns = default_ns,
                      .decided_at = std::time(nullptr)};
-  result.rejections = std::move(rejections_);
-  if (!store_.put(result)) throw Abandoned{"failed: the store did not keep the result"};
-
-  report.winner = winner.text;
-  report.kind = kind;
-  report.winner_ns = winner_ns;
-  report.default_ns = default_ns;
   report.spread_ns = spread(samples.times_ns[verdict.winner]);
+  if (auto standing = standing_decision(job, kind)) {
+    result.decision = std::move(*standing);
+    report.spread_ns = 0;  // not of this run
+  }
+  result.rejections = std::move(rejections_);
+  keep(job, result, report);
 }
-
-// ---- all problems
-// --------------------------------------------------------------------------------
 
 ProblemReport Search::tune_one(const Job& job) {
   ProblemReport report{.problem = job.problem, .gpu = job.gpu_label};
@@ -697,10 +766,12 @@ TuneReport Search::run() {
       row.winner_ns = kept.time_ns;
       row.default_ns = kept.default_time_ns;
       row.tie_group = kept.tie_group;
+      tell_pin(job);
     } else if (options_.budget_s > 0 && now_s() >= deadline_s) {
       row.state = "budget";
       if (report.end == TuneReport::End::finished) report.end = TuneReport::End::budget;
     } else {
+      tell_pin(job);
       row = tune_one(job);
       if (row.state == "stopped") report.end = TuneReport::End::stopped;
       if (row.state == "partial" && report.end == TuneReport::End::finished)

@@ -234,6 +234,8 @@ void seed_decision(cache::Store& store, const Gpu& gpu, const Decided& decided) 
     verification.plan = result.decision.plan;
     verification.problem = result.decision.problem;
     verification.by = cache::Verified::device;
+    verification.card = "Seed Card";
+    verification.driver = "older";
     verification.passed = decided.passed;
     verification.detail = decided.passed ? "3 cases" : "idx[0, 0] is 1, expected 2";
     result.verifications = {verification};

@@ -523,6 +523,21 @@ TEST_F(SessionTest, DecisionThatFailedVerificationIsNotUsed) {
   EXPECT_TRUE(log_.has("warning: staged_rows"));
 }
 
+TEST_F(SessionTest, FailureWithAnOlderDriverNoLongerCountsWhenANewerOnePasses) {
+  decide(256, 4, DecisionKind::measured, true, false);
+  with_store([&](cache::Store& store) {
+    cache::Verification verification =
+        store.verifications(store.list_decisions().at(0).decision.problem).at(0);
+    verification.driver = "newer";
+    verification.passed = true;
+    ASSERT_TRUE(store.put_verification(verification));
+  });
+  const Json bucket =
+      explain(open(), "staged_rows", kStagedShape, "{\"num_rows\": 256}")["buckets"][0];
+  EXPECT_EQ(bucket["kind"], "measured");
+  EXPECT_EQ(bucket["verified"], "device");
+}
+
 TEST_F(SessionTest, MeasuredDecisionThatWasNeverVerifiedIsNotUsed) {
   decide(256, 4, DecisionKind::measured, false);
   kiln_session* session = open();

@@ -59,6 +59,47 @@ class Search : public ::testing::Test {
     return gpu_class_key(gpu);
   }
 
+  // A decision for a config as this source makes it, or as one would that led to another binary.
+  enum class Source { current, other };
+  cache::Decision forge(int64_t behaviour, DecisionKind kind, Source source) {
+    const templates::Op& op = testing::toy_op();
+    const templates::Config config{{"behaviour", behaviour}, {"twin", 0}};
+    const templates::LaunchPlan launches =
+        op.plan({{"scale", 3}}, config, find_gpu("a100-sxm4-80gb"));
+    const Hash128 key =
+        source == Source::current
+            ? jit::binary_key(templates::kernel_source(op, launches.kernels[0]), "sm_80",
+                              templates::compile_options(launches.kernels[0]))
+            : jit::binary_key(
+                  tool_source(tool_kernels().front().first, tool_kernels().front().second), "sm_80",
+                  {});
+    cache::TuningResult forged;
+    forged.plans = {runtime::plan_record(op, {{"scale", 3}}, config, "sm_80", launches,
+                                         std::vector<Hash128>{key})};
+    forged.decision = {.problem = problem(),
+                       .gpu_class = host_class(),
+                       .gpu_label = "a100-sxm4-80gb",
+                       .config = config_text(behaviour),
+                       .plan = forged.plans[0].id,
+                       .kind = kind,
+                       .reason = "forged by a test",
+                       .time_ns = 1,
+                       .default_time_ns = 2,
+                       .decided_at = 1};
+    EXPECT_TRUE(store_->put(forged));
+    return forged.decision;
+  }
+
+  // Spends the budget on the first candidate that is rejected.
+  void let_a_rejection_end_the_budget() {
+    options_.budget_s = 4;
+    options_.log = [this](const std::string& line) {
+      log_ += line + "\n";
+      if (line.find("rejected") != std::string::npos)
+        std::this_thread::sleep_for(std::chrono::milliseconds(2600));
+    };
+  }
+
   std::unique_ptr<cache::Store> store_;
   TuneOptions options_;
   TuneReport report_;
@@ -223,11 +264,7 @@ TEST_F(Search, RejectionOfOtherBinariesOrOfTheDefaultIsNoReasonToSkip) {
 }
 
 TEST_F(Search, BudgetThatEndsASearchLeavesItPartialAndTheNextRunTakesItUp) {
-  options_.budget_s = 4;
-  options_.log = [&](const std::string& line) {
-    if (line.find("rejected") != std::string::npos)
-      std::this_thread::sleep_for(std::chrono::milliseconds(2600));
-  };
+  let_a_rejection_end_the_budget();
   const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyWrong,
                                    testing::kToyMiddling};
   const ProblemReport row = tune_space(space);
@@ -238,6 +275,89 @@ TEST_F(Search, BudgetThatEndsASearchLeavesItPartialAndTheNextRunTakesItUp) {
   options_.budget_s = 0;
   EXPECT_EQ(tune_space(space).state, "tuned");
   EXPECT_EQ(tune_space(space).state, "kept");
+}
+
+TEST_F(Search, PartialResultDoesNotReplaceACompleteDecision) {
+  tune_space({testing::kToyDefault, testing::kToyRight, testing::kToyMiddling});
+  const auto complete = decision();
+  ASSERT_EQ(complete->decision.config, config_text(testing::kToyRight));
+  options_.redo = TuneOptions::Redo::again;
+  let_a_rejection_end_the_budget();
+  const ProblemReport row = tune_space(
+      {testing::kToyDefault, testing::kToyMiddling, testing::kToyWrong, testing::kToyRight});
+  EXPECT_EQ(row.state, "partial");
+  EXPECT_EQ(row.measured, 2);
+  EXPECT_EQ(row.winner, config_text(testing::kToyRight));
+  EXPECT_NE(log_.find("the earlier decision among all stays"), std::string::npos) << log_;
+  EXPECT_EQ(decision()->decision.config, complete->decision.config);
+  EXPECT_EQ(decision()->decision.reason, complete->decision.reason);
+  EXPECT_EQ(decision()->decision.decided_at, complete->decision.decided_at);
+  // What was found out is kept all the same.
+  EXPECT_EQ(store_->rejections(problem(), host_class()).size(), 1u);
+}
+
+TEST_F(Search, PartialResultReplacesWhatTheSameRunFoundWrongOrWhatIsStale) {
+  options_.redo = TuneOptions::Redo::again;
+  let_a_rejection_end_the_budget();
+  const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyWrong,
+                                   testing::kToyMiddling};
+  forge(testing::kToyWrong, DecisionKind::measured, Source::current);
+  EXPECT_EQ(tune_space(space).winner, config_text(testing::kToyFast));
+  store_->forget(problem(), host_class());
+  forge(testing::kToyMiddling, DecisionKind::measured, Source::other);
+  EXPECT_EQ(tune_space(space).winner, config_text(testing::kToyFast));
+}
+
+TEST_F(Search, DecisionThatTurnsOutWrongIsDisprovenAtOnce) {
+  const cache::Decision wrong = forge(testing::kToyWrong, DecisionKind::measured, Source::current);
+  ASSERT_TRUE(store_->put_verification({.plan = wrong.plan,
+                                        .problem = problem(),
+                                        .by = cache::Verified::device,
+                                        .passed = true,
+                                        .card = "a host that plays an A100",
+                                        .driver = "older"}));
+  EXPECT_EQ(decision()->verified, cache::Verified::device);
+  std::atomic<bool> stop{false};
+  options_.stop = &stop;
+  options_.redo = TuneOptions::Redo::again;
+  options_.log = [&](const std::string& line) {
+    if (line.find("rejected") != std::string::npos) stop = true;
+  };
+  EXPECT_EQ(tune_space({testing::kToyDefault, testing::kToyWrong}).state, "stopped");
+  EXPECT_EQ(decision()->verified, cache::Verified::none);
+  EXPECT_NE(decision()->failure.find("wrong"), std::string::npos) << decision()->failure;
+}
+
+TEST_F(Search, PinIsKeptAndTheStaleOneIsTold) {
+  const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyMiddling};
+  forge(testing::kToyMiddling, DecisionKind::pinned, Source::current);
+  EXPECT_EQ(tune_space(space).state, "kept");
+  EXPECT_EQ(log_.find("pinned"), std::string::npos) << log_;
+  store_->forget(problem(), host_class());
+  forge(testing::kToyMiddling, DecisionKind::pinned, Source::other);
+  for (int run = 0; run < 2; ++run) {
+    log_.clear();
+    const ProblemReport row = tune_space(space);
+    EXPECT_EQ(row.state, "kept");
+    EXPECT_EQ(row.measured, 0);
+    EXPECT_EQ(row.kind, DecisionKind::pinned);
+    EXPECT_NE(log_.find("it stays pinned to " + config_text(testing::kToyMiddling)),
+              std::string::npos)
+        << log_;
+  }
+}
+
+TEST_F(Search, AgainMeasuresBesideThePin) {
+  forge(testing::kToyMiddling, DecisionKind::pinned, Source::current);
+  options_.redo = TuneOptions::Redo::again;
+  const ProblemReport row =
+      tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyMiddling});
+  EXPECT_EQ(row.state, "tuned");
+  EXPECT_EQ(row.winner, config_text(testing::kToyFast));
+  EXPECT_NE(log_.find("it is pinned to"), std::string::npos) << log_;
+  EXPECT_EQ(decision()->decision.config, config_text(testing::kToyMiddling));
+  EXPECT_EQ(store_->find_decision(problem(), host_class(), DecisionKind::measured)->decision.config,
+            config_text(testing::kToyFast));
 }
 
 TEST_F(Search, NoMemoryIsAStateOfTheRow) {
