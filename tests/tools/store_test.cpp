@@ -1,0 +1,57 @@
+// What a store that cannot serve means to the commands: who only reads says what is wrong and what
+// to type, who writes ends before any work.
+#include <fstream>
+#include <iterator>
+
+#include "tests/tools/cli.h"
+
+namespace kiln::cli {
+namespace {
+
+class StoreFile : public CliTest {
+ protected:
+  std::string bytes() const {
+    std::ifstream file(db(), std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  int files_put_aside() const {
+    int count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(path(""))) {
+      count += entry.path().string().find(".corrupt-") != std::string::npos ? 1 : 0;
+    }
+    return count;
+  }
+};
+
+TEST_F(StoreFile, DoctorNamesTheDamageAndTheNextStepAndLeavesTheFile) {
+  store_seed(db(), make_seed("a100-sxm4-80gb"));
+  std::string damaged = bytes();
+  for (size_t at = damaged.size() / 2; at < damaged.size(); ++at) damaged[at] = '\xa5';
+  write_file("kiln.db", damaged);
+  const Result result = run({"doctor"});
+  EXPECT_EQ(result.code, code(ExitCode::store)) << result;
+  EXPECT_NE(result.out.find(db() + " is damaged"), std::string::npos) << result;
+  EXPECT_NE(result.out.find("`kiln tune` and `kiln build` put it aside"), std::string::npos)
+      << result;
+  for (const char* word : {"SELECT", "PRAGMA", "JOIN"}) {
+    EXPECT_EQ(result.out.find(word), std::string::npos) << result;
+  }
+  EXPECT_EQ(bytes(), damaged);
+  EXPECT_EQ(files_put_aside(), 0);
+}
+
+TEST_F(StoreFile, WhatNeverWasAStoreIsLeftAloneByWritersToo) {
+  write_file("kiln.db", "my notes\n");
+  for (const char* command : {"build", "ls", "doctor"}) {
+    const Result result = run({command});
+    EXPECT_NE((result.out + result.err).find("not an SQLite file"), std::string::npos) << result;
+    const bool needs_store = command != std::string("ls");
+    EXPECT_EQ(result.code, code(needs_store ? ExitCode::store : ExitCode::ok)) << result;
+    EXPECT_EQ(bytes(), "my notes\n");
+  }
+  EXPECT_EQ(files_put_aside(), 0);
+}
+
+}  // namespace
+}  // namespace kiln::cli
