@@ -46,6 +46,17 @@ constexpr std::string_view kForbiddenOptions[] = {"I",
                                                   "Xptxas",
                                                   "no-cache"};
 
+constexpr const char* kLineInfo = "--generate-line-info";
+
+// "compute_80" asks for PTX, with the source lines that the simulator names in its reports.
+CompileOptions for_arch(CompileOptions options, std::string_view arch) {
+  if (!arch.starts_with("compute_")) return options;
+  options.kind = BinaryKind::ptx;
+  if (std::count(options.extra.begin(), options.extra.end(), kLineInfo) == 0)
+    options.extra.emplace_back(kLineInfo);
+  return options;
+}
+
 bool is_cubin(const CompileOptions& options) { return options.kind == BinaryKind::cubin; }
 
 // What decides the code, in a fixed order: part of the key.
@@ -241,7 +252,8 @@ class NvrtcCompiler final : public Compiler {
   std::vector<int> supported_archs() const override { return library_.archs; }
 
   Binary compile(const KernelSource& source, std::string_view arch,
-                 const CompileOptions& options) override {
+                 const CompileOptions& wanted) override {
+    const CompileOptions options = for_arch(wanted, arch);
     check_arch(arch, options);
     const std::vector<SourceFile> headers = reached_headers(source);
     const std::vector<std::string> chosen = key_options(options);
@@ -328,7 +340,8 @@ class NvrtcCompiler final : public Compiler {
 }  // namespace
 
 Hash128 binary_key(const KernelSource& source, std::string_view arch,
-                   const CompileOptions& options) {
+                   const CompileOptions& wanted) {
+  const CompileOptions options = for_arch(wanted, arch);
   arch_number(arch, options);
   return key_of(closure_hash(source, reached_headers(source)), arch, options,
                 joined(key_options(options)));

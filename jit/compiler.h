@@ -41,7 +41,7 @@ enum class BinaryKind : int32_t { cubin = 0, ptx = 1 };  // stored; never renumb
 
 struct CompileOptions {
   int max_registers = 0;  // 0: the compiler decides
-  BinaryKind kind = BinaryKind::cubin;
+  BinaryKind kind = BinaryKind::cubin;  // for "compute_80" and its like always PTX
   std::vector<std::string> extra;  // further NVRTC options, part of the key
 };
 

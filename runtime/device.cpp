@@ -4,17 +4,19 @@
 
 #include "jit/base/json.h"
 #include "runtime/cuda/cuda_device.h"
+#include "runtime/sim_library.h"
 
 namespace kiln::runtime {
 namespace {
 
 constexpr std::string_view kCuda = "cuda";
 constexpr std::string_view kCudaPrefix = "cuda:";
+constexpr std::string_view kSimPrefix = "sim:";
 
 [[noreturn]] void fail_unknown(std::string_view id) {
   fail(Status::not_found,
-       "There is no device called {}. Expected \"cuda\" (the same as \"cuda:0\") or "
-       "\"cuda:N\", N counting from 0.",
+       "There is no device called {}. Expected \"cuda\" (the same as \"cuda:0\"), "
+       "\"cuda:N\", N counting from 0, or \"sim:SLUG\" with a GPU of the table, simulated.",
        in_quotes(id));
 }
 
@@ -31,6 +33,7 @@ int cuda_ordinal(std::string_view id) {
 }  // namespace
 
 std::unique_ptr<Device> Device::open(std::string_view id) {
+  if (id.starts_with(kSimPrefix)) return open_simulator(id.substr(kSimPrefix.size()));
   return cuda::open_device(cuda_ordinal(id));
 }
 

@@ -1,4 +1,4 @@
-// The Device seam: one GPU behind the Driver API (cuda/) or the simulator (sim/, a later issue).
+// The Device seam: one GPU behind the Driver API (cuda/) or the simulator (sim/).
 // Nothing above knows which one it has. launch() and capture_state() are the hot path: no lock, no
 // allocation, no throw. All else may be slow and fails with an Error.
 #pragma once
@@ -13,6 +13,7 @@
 #include "jit/base/error.h"
 #include "jit/base/gpu.h"
 #include "jit/compiler.h"
+#include "templates/op.h"
 
 namespace kiln::runtime {
 
@@ -31,6 +32,14 @@ struct LoadedKernel {
   uint32_t dynamic_smem_bytes = 0;
 };
 
+// What a kernel serves. A device that checks accesses learns from it which tensors a launch may
+// touch, and names them in its reports.
+struct KernelSubject {
+  const templates::Op* op = nullptr;
+  templates::Sizes fixed;
+  std::string config;  // as JSON, for messages
+};
+
 enum class CaptureState { none, active, invalidated };
 enum class ClockReading { unavailable, available };
 
@@ -40,6 +49,8 @@ struct LaunchResult {
   int driver_error = 0;
 };
 
+enum class Timing { real, none };  // none: the simulator executes, but has no clock
+
 struct DeviceInfo {
   std::string id;      // "cuda:0"
   std::string name;    // "NVIDIA A100-SXM4-80GB"
@@ -47,6 +58,7 @@ struct DeviceInfo {
   int cuda_major = 0;  // 12 for that driver, what jit::Compiler::load wants to know; 0: not known
   Gpu gpu;             // the table's row when one matches, with the limits the driver reports
   std::string match;   // slug of the matching row, or ""
+  Timing timing = Timing::real;
 };
 
 // What the card does right now, for throwing away throttled rounds.
@@ -63,7 +75,7 @@ class Graph {
 
 class Device {
  public:
-  // "cuda:N". Fails with no_driver, not_found (and the list of devices) or unsupported (cc
+  // "cuda:N" or "sim:SLUG". Fails with no_driver, not_found (and the list of devices) or unsupported (cc
   // below 8.0).
   static std::unique_ptr<Device> open(std::string_view id);
   virtual ~Device() = default;
@@ -76,6 +88,9 @@ class Device {
   // launch does nothing lazily. Fails with driver_error when the image does not load here,
   // unsupported when the shared memory exceeds the opt-in limit.
   virtual LoadedKernel load(const jit::Binary& binary, int threads, int64_t dynamic_smem_bytes) = 0;
+
+  // After load(), before the first launch. Only devices that check use it.
+  virtual void describe(const LoadedKernel& /*kernel*/, const KernelSubject& /*subject*/) {}
 
   // `args` is the kernel's one parameter, copied by the driver. Any thread; another current context
   // is restored afterwards.

@@ -219,6 +219,9 @@ class Session::Preparation {
             .source = templates::kernel_source(shape.op, launch),
             .options = templates::compile_options(launch),
             .necessity = Necessity::dispensable,
+            .subject = {.op = &shape.op,
+                        .fixed = shape.fixed,
+                        .config = templates::config_json(variant.config).dump()},
             .what = fmt::format("{} {} {}", shape.op.name, shape.text,
                                 templates::config_json(variant.config).dump())};
   }

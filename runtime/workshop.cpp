@@ -227,8 +227,11 @@ void KernelRun::store(const std::vector<cache::PlanRecord>& plans) {
 // compiled anew, once.
 ReadyKernel KernelRun::load(const KernelNeed& need, const jit::Binary& binary, Origin origin) {
   const auto load_as = [&](const jit::Binary& image, Origin from) {
+    const LoadedKernel kernel =
+        workshop_.device_.load(image, need.key.threads, need.key.dynamic_smem_bytes);
+    workshop_.device_.describe(kernel, need.subject);
     return ReadyKernel{
-        .kernel = workshop_.device_.load(image, need.key.threads, need.key.dynamic_smem_bytes),
+        .kernel = kernel,
         .resources = image.resources,
         .arch = image.arch,
         .nvrtc_version = image.nvrtc_version,

@@ -45,6 +45,7 @@ struct KernelNeed {
   jit::KernelSource source;
   jit::CompileOptions options;
   Necessity necessity = Necessity::required;
+  KernelSubject subject;
   std::string what;  // "gather_dequant_kv {"format":"f1"} {"threads":128}"
 
   const ReadyKernel* ready = nullptr;  // filled in

@@ -171,7 +171,8 @@ CandidateSet make_candidates(const Op& op, const Sizes& fixed, const Target& tar
     order.resize(static_cast<size_t>(options.shortlist));
   }
 
-  const bool stands_in = !target.limits.empty();
+  // What runs is not what is decided about: a card under other limits, or the simulator with PTX.
+  const bool stands_in = target.device.arch() != target.gpu.arch() || !target.limits.empty();
   const std::string arch = target.device.arch();
   const std::string gpu_arch = target.gpu.arch();
   const auto for_each_kernel = [&](const Candidate& candidate, const auto& body) {
@@ -220,7 +221,7 @@ CandidateSet make_candidates(const Op& op, const Sizes& fixed, const Target& tar
       const jit::Resources& resources = candidate.gpu_binaries[i]->resources;
       if (broken.first.empty()) broken = resource_limit_broken(launch, resources, target.gpu);
       int64_t smem_bytes = launch.dynamic_smem_bytes;
-      if (stands_in) {
+      if (!target.limits.empty()) {
         const int ctas = ctas_per_sm(target.gpu, launch.threads, resources.registers,
                                      resources.static_smem_bytes + smem_bytes);
         smem_bytes = padded_smem_bytes(target.device, launch.threads,

@@ -175,6 +175,9 @@ void DeviceWorker::start() {
   const Json opened = require_reply(
       {{"do", "open"}, {"device", options_.device}, {"memory_bytes", options_.memory_bytes}});
   info_ = device_from_json(opened.at("device"));
+  // Software is slower than a card; its own watchdog ends what hangs.
+  if (info_.timing == runtime::Timing::none)
+    options_.hang_timeout_s = std::max(options_.hang_timeout_s, options_.prepare_timeout_s);
   memory_bytes_ = opened.at("memory_bytes");
 }
 

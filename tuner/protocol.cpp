@@ -23,8 +23,10 @@ Json device_json(const runtime::DeviceInfo& info) {
               {"driver", info.driver},
               {"cuda_major", info.cuda_major},
               {"match", info.match},
+              {"timing", static_cast<int>(info.timing)},
               {"gpu",
                {{"slug", g.slug},
+                {"isa", g.isa},
                 {"name", g.name},
                 {"cc_major", g.cc_major},
                 {"cc_minor", g.cc_minor},
@@ -51,7 +53,8 @@ runtime::DeviceInfo device_from_json(const Json& json) {
                            .driver = json.at("driver"),
                            .cuda_major = json.at("cuda_major"),
                            .gpu = {},
-                           .match = json.at("match")};
+                           .match = json.at("match"),
+                           .timing = json.at("timing").get<runtime::Timing>()};
   info.gpu = Gpu{.slug = g.at("slug"),
                  .name = g.at("name"),
                  .aliases = {},
@@ -70,7 +73,8 @@ runtime::DeviceInfo device_from_json(const Json& json) {
                  .dram_gb_per_s = g.at("dram_gb_per_s"),
                  .boost_mhz = g.at("boost_mhz"),
                  .fp32_fma_per_clk_sm = g.at("fp32_fma_per_clk_sm"),
-                 .bf16_mma_fma_per_clk_sm = g.at("bf16_mma_fma_per_clk_sm")};
+                 .bf16_mma_fma_per_clk_sm = g.at("bf16_mma_fma_per_clk_sm"),
+                 .isa = g.at("isa")};
   return info;
 }
 

@@ -77,7 +77,10 @@ class Search {
   void tell_pin(const Job& job);
   const CandidateSet& candidates_of(const Job& job);
   ProblemReport tune_one(const Job& job);
-  void rank_only(const Job& job, ProblemReport& report);
+  static std::vector<Entrant> all_entrants(const CandidateSet& set);
+  void rank(const Job& job, const std::vector<Entrant>& field, ProblemReport& report);
+  std::vector<Entrant> simulated_entrants(const Job& job, const CandidateSet& set,
+                                          ProblemReport& report);
   void measure_on_device(const Job& job, ProblemReport& report);
   std::vector<Entrant> verified_entrants(const Job& job, const std::vector<const Candidate*>& order,
                                          const Case& typical, ProblemReport& report);
@@ -94,6 +97,12 @@ class Search {
                               const std::vector<BinaryPtr>& binaries);
   void add_plan(const Job& job, const Candidate& candidate, cache::TuningResult& result);
 
+  bool simulates() const {
+    return worker_ != nullptr && worker_->info().timing == runtime::Timing::none;
+  }
+  cache::Verified level() const {
+    return simulates() ? cache::Verified::simulator : cache::Verified::device;
+  }
   bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
   bool out_of_time() const {
     return stopped() || (options_.budget_s > 0 && now_s() >= problem_deadline_s_);
@@ -161,6 +170,13 @@ Contender contender_of(const Candidate& candidate, std::vector<double> times_ns)
           .times_ns = std::move(times_ns)};
 }
 
+std::optional<size_t> default_position(const auto& field) {
+  for (size_t i = 0; i < field.size(); ++i) {
+    if (field[i].candidate->is_default()) return i;
+  }
+  return std::nullopt;
+}
+
 void Search::open_device() {
   WorkerOptions worker{.executable = find_worker(options_.worker),
                        .device = options_.device,
@@ -201,6 +217,7 @@ std::vector<Job> Search::make_jobs() {
     const runtime::DeviceInfo& info = worker_->info();
     Target target{.gpu = info.gpu, .limits = {}, .device = info.gpu};
     std::string label = info.match.empty() ? info.gpu.slug : info.match;
+    if (simulates()) target.gpu = find_gpu(info.match);
     if (!options_.limits.empty()) {
       target.gpu = find_gpu(options_.limits);
       target.limits = target.gpu.slug;
@@ -240,8 +257,9 @@ bool Search::already_done(const Job& job) {
       return t.limits == job.target.limits && holds_current(job, t.plan);
     });
   }
+  if (simulates() && row->verified == cache::Verified::none) return false;
   const DecisionKind good_enough =
-      worker_ != nullptr ? DecisionKind::measured : DecisionKind::predicted;
+      worker_ != nullptr && !simulates() ? DecisionKind::measured : DecisionKind::predicted;
   return row->decision.kind <= good_enough;
 }
 
@@ -342,7 +360,7 @@ void Search::disprove(const Job& job, const Candidate& candidate, const std::str
   const runtime::DeviceInfo& info = worker_->info();
   store_.put_verification({.plan = plan,
                            .problem = job.problem,
-                           .by = cache::Verified::device,
+                           .by = level(),
                            .passed = false,
                            .detail = detail,
                            .tolerance = job.op->tolerance.text(),
@@ -371,47 +389,72 @@ void Search::add_plan(const Job& job, const Candidate& candidate, cache::TuningR
   if (!job.target.limits.empty()) add(job.target.device.arch(), candidate.binaries);
 }
 
-void Search::rank_only(const Job& job, ProblemReport& report) {
-  const CandidateSet& set = candidates_of(job);
+std::vector<Search::Entrant> Search::all_entrants(const CandidateSet& set) {
+  std::vector<Entrant> field;
+  for (const Candidate& candidate : set.candidates) field.push_back({.candidate = &candidate});
+  return field;
+}
+
+// Every candidate is executed on the simulator, the default first.
+std::vector<Search::Entrant> Search::simulated_entrants(const Job& job, const CandidateSet& set,
+                                                        ProblemReport& report) {
+  std::vector<const Candidate*> order;
+  for (const Candidate& candidate : set.candidates) order.push_back(&candidate);
+  std::stable_sort(order.begin(), order.end(), [](const Candidate* a, const Candidate* b) {
+    return a->is_default() > b->is_default();
+  });
+  return verified_entrants(job, order, job.kit->measured_case(job.fixed, job.bucket), report);
+}
+
+// Decides by the analytic model among those that were not found wrong.
+void Search::rank(const Job& job, const std::vector<Entrant>& field, ProblemReport& report) {
   if (stopped()) throw Abandoned{"stopped"};
-  if (set.candidates.empty()) throw Abandoned{"failed: no config is legal"};
+  if (field.empty()) {
+    throw Abandoned{simulates() ? "failed: no candidate is right" : "failed: no config is legal"};
+  }
   const Sizes sizes =
       templates::with_derived(*job.op, job.kit->measured_case(job.fixed, job.bucket).sizes);
   std::vector<Contender> contenders;
   std::vector<double> all_ns;
-  std::optional<size_t> default_index;
-  for (size_t i = 0; i < set.candidates.size(); ++i) {
-    all_ns.push_back(model_ns(job, set.candidates[i], sizes));
-    contenders.push_back(contender_of(set.candidates[i], {all_ns.back()}));
-    if (set.candidates[i].is_default()) default_index = i;
+  const std::optional<size_t> default_index = default_position(field);
+  for (const Entrant& entrant : field) {
+    all_ns.push_back(model_ns(job, *entrant.candidate, sizes));
+    contenders.push_back(contender_of(*entrant.candidate, {all_ns.back()}));
   }
   if (cut_short_ && contenders.size() == 1 && default_index) throw Abandoned{"partial"};
   const Verdict verdict = decide(contenders, default_index, kModelNoise);
-  const Candidate& winner = set.candidates[verdict.winner];
 
   cache::TuningResult result;
-  add_plan(job, winner, result);
-  if (default_index && *default_index != verdict.winner)
-    add_plan(job, set.candidates[*default_index], result);
-  const auto timing = [&](size_t i) {
-    return cache::Timing{.plan = record_of(job, set.candidates[i], job.target.gpu.arch(),
-                                           set.candidates[i].gpu_binaries)
-                                     .id,
-                         .problem = job.problem,
-                         .gpu_class = gpu_class_key(job.target.gpu),
-                         .time_ns = all_ns[i],
-                         .method = "model"};
+  const auto add = [&](size_t i) {
+    const Candidate& candidate = *field[i].candidate;
+    add_plan(job, candidate, result);
+    const Hash128 plan =
+        record_of(job, candidate, job.target.gpu.arch(), candidate.gpu_binaries).id;
+    result.timings.push_back({.plan = plan,
+                              .problem = job.problem,
+                              .gpu_class = gpu_class_key(job.target.gpu),
+                              .time_ns = all_ns[i],
+                              .method = "model"});
+    if (!simulates()) return;
+    result.verifications.push_back({.plan = plan,
+                                    .problem = job.problem,
+                                    .by = cache::Verified::simulator,
+                                    .passed = true,
+                                    .detail = field[i].proof.detail,
+                                    .tolerance = job.op->tolerance.text(),
+                                    .worst_error = field[i].proof.worst_error,
+                                    .card = worker_->info().name,
+                                    .driver = worker_->info().driver});
   };
-  result.timings.push_back(timing(verdict.winner));
-  if (default_index && *default_index != verdict.winner)
-    result.timings.push_back(timing(*default_index));
+  add(verdict.winner);
+  if (default_index && *default_index != verdict.winner) add(*default_index);
   std::vector<std::string> tie_group;
-  for (const size_t i : verdict.tie_group) tie_group.push_back(set.candidates[i].text);
+  for (const size_t i : verdict.tie_group) tie_group.push_back(field[i].candidate->text);
   result.decision = {
       .problem = job.problem,
       .gpu_class = gpu_class_key(job.target.gpu),
       .gpu_label = job.gpu_label,
-      .config = winner.text,
+      .config = field[verdict.winner].candidate->text,
       .plan = result.plans.front().id,
       .kind = DecisionKind::predicted,
       .reason = fmt::format("{}by the analytic model: {}",
@@ -527,13 +570,6 @@ void Search::drop_impossible(const Job& job, const Case& typical, std::vector<En
   }
 }
 
-std::optional<size_t> default_position(const auto& field) {
-  for (size_t i = 0; i < field.size(); ++i) {
-    if (field[i].candidate->is_default()) return i;
-  }
-  return std::nullopt;
-}
-
 void Search::measure_on_device(const Job& job, ProblemReport& report) {
   const CandidateSet& set = candidates_of(job);
   const Case typical = job.kit->measured_case(job.fixed, job.bucket);
@@ -642,7 +678,7 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
         record_of(job, candidate, job.target.device.arch(), candidate.binaries).id;
     result.verifications.push_back({.plan = plan_that_ran,
                                     .problem = job.problem,
-                                    .by = cache::Verified::device,
+                                    .by = level(),
                                     .passed = true,
                                     .detail = finalists[i].proof.detail,
                                     .tolerance = job.op->tolerance.text(),
@@ -712,7 +748,9 @@ ProblemReport Search::tune_one(const Job& job) {
       ++report.rejected[dropped.reason];
     }
     if (worker_ == nullptr) {
-      rank_only(job, report);
+      rank(job, all_entrants(set), report);
+    } else if (simulates()) {
+      rank(job, simulated_entrants(job, set, report), report);
     } else {
       measure_on_device(job, report);
     }

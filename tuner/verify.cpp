@@ -23,7 +23,8 @@ struct Proof {
 };
 
 // What the store knows of a decision, ready to run. Fails with a sentence when it is not enough.
-Proof proof_of(cache::Store& store, const cache::Decision& decision, const Gpu& gpu) {
+Proof proof_of(cache::Store& store, Binaries& binaries, const cache::Decision& decision,
+               const Gpu& gpu) {
   Proof proof;
   proof.op = &templates::require_op(decision.problem.op);
   const Op& op = *proof.op;
@@ -55,6 +56,14 @@ Proof proof_of(cache::Store& store, const cache::Decision& decision, const Gpu& 
                 .binaries = {},
                 .smem_bytes = {}};
   for (size_t i = 0; i < record->kernels.size(); ++i) {
+    // The simulator runs PTX of the same source instead of the card's machine code.
+    if (gpu.arch() != record->arch) {
+      const templates::KernelLaunch& launch = launches.kernels[i];
+      proof.work.binaries.push_back(binaries.get(templates::kernel_source(op, launch), gpu.arch(),
+                                                 templates::compile_options(launch)));
+      proof.work.smem_bytes.push_back(launch.dynamic_smem_bytes);
+      continue;
+    }
     std::optional<jit::Binary> binary = store.find_binary(record->kernels[i].binary);
     if (!binary)
       fail(Status::not_found, "the store does not hold the binary {} of this decision",
@@ -81,6 +90,10 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
   const std::string gpu_class = gpu_class_key(gpu);
   worker.set_tools(binaries.tools(gpu.arch()));
 
+  const cache::Verified level = worker.info().timing == runtime::Timing::none
+                                    ? cache::Verified::simulator
+                                    : cache::Verified::device;
+
   std::vector<VerifyRow> rows;
   for (const cache::DecisionRow& stored : store.list_decisions()) {
     const cache::Decision& decision = stored.decision;
@@ -89,7 +102,7 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
     if (decision.gpu_class != gpu_class || !wanted) continue;
     VerifyRow row{.problem = decision.problem, .config = decision.config};
     try {
-      const Proof proof = proof_of(store, decision, gpu);
+      const Proof proof = proof_of(store, binaries, decision, gpu);
       const Kit& kit = templates::require_kit(*proof.op);
       const RunVerdict verdict =
           worker.verify(proof.work, binaries.oracle(kit, proof.fixed, gpu.arch()),
@@ -105,7 +118,7 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
         store.put_verification(
             {.plan = proof.record.id,
              .problem = decision.problem,
-             .by = cache::Verified::device,
+             .by = level,
              .passed = row.passed,
              .detail = row.detail,
              .tolerance = proof.op->tolerance.text(),

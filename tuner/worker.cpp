@@ -52,7 +52,8 @@ class Worker {
   void announce_run(size_t index) { channel_.send({{"event", "run"}, {"index", index}}); }
 
   const jit::Binary& binary(const std::string& key) const;
-  runtime::LoadedKernel load(const std::string& key, int threads, int64_t dynamic_smem_bytes);
+  runtime::LoadedKernel load(const std::string& key, int threads, int64_t dynamic_smem_bytes,
+                             const runtime::KernelSubject& subject);
   RunnablePlan load_plan(const Json& plan);
   RunnablePlan load_oracle(const Kit& kit, const Sizes& fixed, const std::string& key);
   PreparedCase& prepared_case(const Kit& kit, const Case& c, PreparedCase::Alignment alignment,
@@ -116,12 +117,13 @@ const jit::Binary& Worker::binary(const std::string& key) const {
   return found->second;
 }
 
-runtime::LoadedKernel Worker::load(const std::string& key, int threads,
-                                   int64_t dynamic_smem_bytes) {
+runtime::LoadedKernel Worker::load(const std::string& key, int threads, int64_t dynamic_smem_bytes,
+                                   const runtime::KernelSubject& subject) {
   const auto id = std::tuple(key, threads, dynamic_smem_bytes);
   if (const auto found = kernels_.find(id); found != kernels_.end()) return found->second;
-  return kernels_.emplace(id, device_->load(binary(key), threads, dynamic_smem_bytes))
-      .first->second;
+  const runtime::LoadedKernel kernel = device_->load(binary(key), threads, dynamic_smem_bytes);
+  device_->describe(kernel, subject);
+  return kernels_.emplace(id, kernel).first->second;
 }
 
 RunnablePlan Worker::load_plan(const Json& plan) {
@@ -135,11 +137,14 @@ RunnablePlan Worker::load_plan(const Json& plan) {
     fail(Status::internal, "{}: {} binaries came for a plan of {} kernels", op.name,
          binaries.size(), launches.kernels.size());
   }
+  const runtime::KernelSubject subject{.op = &op,
+                                       .fixed = ints_from_json(plan.at("fixed")),
+                                       .config = plan.at("config").dump()};
   RunnablePlan runnable{.kernels = {}, .workspace_bytes = launches.workspace_bytes};
   for (size_t i = 0; i < launches.kernels.size(); ++i) {
     const templates::KernelLaunch& launch = launches.kernels[i];
     runnable.kernels.push_back(
-        {launch.entry, load(binaries[i], launch.threads, plan.at("smem_bytes")[i].get<int64_t>()),
+        {launch.entry, load(binaries[i], launch.threads, plan.at("smem_bytes")[i].get<int64_t>(), subject),
          launch.grid_x, launch.grid_y, launch.grid_z});
   }
   return runnable;
@@ -148,7 +153,8 @@ RunnablePlan Worker::load_plan(const Json& plan) {
 RunnablePlan Worker::load_oracle(const Kit& kit, const Sizes& fixed, const std::string& key) {
   const templates::KernelLaunch launch = kit.oracle(fixed);
   RunnablePlan runnable;
-  runnable.kernels.push_back({launch.entry, load(key, launch.threads, launch.dynamic_smem_bytes),
+  const runtime::KernelSubject subject{.op = kit.op, .fixed = fixed, .config = "the oracle"};
+  runnable.kernels.push_back({launch.entry, load(key, launch.threads, launch.dynamic_smem_bytes, subject),
                               launch.grid_x, launch.grid_y, launch.grid_z});
   return runnable;
 }

@@ -206,7 +206,9 @@ int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit
 
 }  // namespace
 
-std::string Gpu::arch() const { return fmt::format("sm_{}{}", cc_major, cc_minor); }
+std::string Gpu::arch() const {
+  return isa.empty() ? fmt::format("sm_{}{}", cc_major, cc_minor) : isa;
+}
 
 std::span<const Gpu> gpu_table() { return table(); }
 

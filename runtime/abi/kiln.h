@@ -84,7 +84,7 @@ typedef void (*kiln_log_fn)(void *user, kiln_log_level level, const char *line);
 
 typedef struct kiln_options {
   size_t size;              /* sizeof(kiln_options) */
-  const char *device;       /* "cuda:0" (default when NULL), "cuda:N" */
+  const char *device;       /* "cuda:0" (default when NULL), "cuda:N", "sim:SLUG" (simulated) */
   const char *store;        /* file of decisions and binaries; NULL: KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db; ":memory:" for none */
   const char *pack;         /* read-only file under it; NULL: KILN_PACK, else none */
   kiln_log_fn log;          /* NULL: silent */

@@ -89,7 +89,13 @@ ExitCode run_bench(const BenchArguments& arguments, const Common& common) {
   }
 
   tuner::BenchOptions options;
-  options.device = require_device(arguments.device).id;
+  const runtime::DeviceInfo device = require_device(arguments.device);
+  if (device.timing == runtime::Timing::none) {
+    throw Failure(ExitCode::usage,
+                  fmt::format("{} executes kernels but has no clock; times need a real GPU.", device.id),
+                  fmt::format("To check results on it: `kiln verify --device {}`.", device.id));
+  }
+  options.device = device.id;
   options.ops = arguments.ops;
   options.shape = arguments.shape;
   options.sizes = arguments.sizes;

@@ -210,10 +210,10 @@ runtime::DeviceInfo require_device(const std::string& id) {
   if (id.rfind("sim:", 0) == 0) {
     const std::vector<std::string> slugs = gpu_slugs();
     const bool is_known = std::find(slugs.begin(), slugs.end(), id.substr(4)) != slugs.end();
+    if (is_known) return runtime::Device::open(id)->info();
     throw Failure(ExitCode::no_device,
-                  fmt::format("{}: this build has no simulator; expected cuda:N.", in_quotes(id)),
-                  fmt::format("To rank for that card without a device: `kiln build --gpu {}`.",
-                              is_known ? id.substr(4) : "SLUG"));
+                  fmt::format("{}: no GPU of that name can be simulated.", in_quotes(id)),
+                  fmt::format("GPUs: {}.", joined(slugs)));
   }
   const std::string wanted = id.empty() || id == "cuda" ? "cuda:0" : id;
   const runtime::DeviceList list = runtime::list_devices();

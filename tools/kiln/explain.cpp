@@ -33,6 +33,7 @@ struct Target {
 };
 
 Target device_target(const runtime::DeviceInfo& info) {
+  if (info.timing == runtime::Timing::none) return {find_gpu(info.match), info.match};
   return {info.gpu, info.match.empty() ? info.gpu.slug : info.match};
 }
 

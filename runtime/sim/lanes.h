@@ -1,0 +1,109 @@
+// A function of one lane as a handler for all of them: rows[0] is the target, the other rows are the
+// operands. Local to the file that includes it, as numbers.h is.
+#pragma once
+
+#include <initializer_list>
+#include <type_traits>
+#include <utility>
+
+#include "runtime/sim/numbers.h"
+#include "runtime/sim/warp.h"
+
+namespace kiln::runtime::sim {
+namespace {
+
+// Without `ivdep` the compiler would have to prove that rows do not overlap. The decoder gives a
+// target a place of its own, or exactly that of an operand.
+template <auto function, class Target, class... Sources>
+inline void apply(uint32_t mask, Word<Target>* target, const Word<Sources>*... sources) {
+  if (mask == kAllLanes) {
+#pragma GCC ivdep
+    for (int lane = 0; lane < kLanes; ++lane) {
+      put<Target>(target, lane, function(get<Sources>(sources, lane)...));
+    }
+  } else {
+    each_lane(mask, [&](int lane) {
+      put<Target>(target, lane, function(get<Sources>(sources, lane)...));
+    });
+  }
+}
+
+template <auto function, class Target, class... Sources, size_t... index>
+inline void apply_rows(Warp& warp, const Instruction& instruction, uint32_t mask,
+                       std::index_sequence<index...>) {
+  apply<function, Target, Sources...>(mask, warp.row<Word<Target>>(instruction.rows[0]),
+                                      warp.row<const Word<Sources>>(instruction.rows[index + 1])...);
+}
+
+// The handler: target = function(sources...).
+template <auto function, class Target, class... Sources>
+void map(Warp& warp, const Instruction& instruction, uint32_t mask) {
+  apply_rows<function, Target, Sources...>(warp, instruction, mask,
+                                           std::index_sequence_for<Sources...>{});
+}
+
+// The handler under the instruction's rounding and flushing.
+template <Handler handler>
+void in_mode(Warp& warp, const Instruction& instruction, uint32_t mask) {
+  const FloatMode mode(instruction.rounding, instruction.flushes);
+  handler(warp, instruction, mask);
+}
+inline bool needs_mode(const Instruction& instruction) {
+  return instruction.flushes || instruction.rounding != Rounding::nearest;
+}
+template <Handler handler>
+Handler with_mode(const Instruction& instruction) {
+  return needs_mode(instruction) ? in_mode<handler> : handler;
+}
+
+// Writes lanes of a predicate.
+inline void put_predicate(Warp& warp, Row row, uint32_t bits, uint32_t mask) {
+  uint32_t& predicate = warp.predicate(row);
+  predicate = (predicate & ~mask) | (bits & mask);
+}
+
+// --- binding
+
+inline void bind_rows(Binder& binder, Type target, std::initializer_list<Type> sources) {
+  const int count = static_cast<int>(sources.size()) + 1;
+  binder.require_operands(count, count);
+  binder.target(binder.operand(0), target);
+  int index = 1;
+  for (const Type source : sources) binder.source(binder.operand(index++), source);
+}
+
+inline void bind_handler(Binder& binder, Handler handler) {
+  if (handler == nullptr) binder.unsupported("it has no form for these types");
+  binder.instruction().handler = handler;
+}
+
+// make.operator()<T>() with the host type of an integer type; nullptr for every other type.
+template <class Make>
+Handler by_integer(Type type, Make make) {
+  switch (type) {
+    case Type::b16:
+    case Type::u16: return make.template operator()<uint16_t>();
+    case Type::s16: return make.template operator()<int16_t>();
+    case Type::b32:
+    case Type::u32: return make.template operator()<uint32_t>();
+    case Type::s32: return make.template operator()<int32_t>();
+    case Type::b64:
+    case Type::u64: return make.template operator()<uint64_t>();
+    case Type::s64: return make.template operator()<int64_t>();
+    default: return nullptr;
+  }
+}
+
+// The same where the sign does not matter; float types count by their size.
+template <class Make>
+Handler by_bits(Type type, Make make) {
+  switch (type_bits(type)) {
+    case 16: return make.template operator()<uint16_t>();
+    case 32: return make.template operator()<uint32_t>();
+    case 64: return make.template operator()<uint64_t>();
+    default: return nullptr;
+  }
+}
+
+}  // namespace
+}  // namespace kiln::runtime::sim

@@ -1,0 +1,16 @@
+// The tensors that a launch may touch, from the op's description and the bytes of its arguments.
+#pragma once
+
+#include <span>
+
+#include "runtime/device.h"
+#include "runtime/sim/checker.h"
+
+namespace kiln::runtime::sim {
+
+// Without an op (`subject.op` is nullptr) it names the kernel only: then every allocation may be
+// touched.
+Subject checker_subject(const KernelSubject& subject, std::string_view kernel,
+                        std::span<const std::byte> params);
+
+}  // namespace kiln::runtime::sim

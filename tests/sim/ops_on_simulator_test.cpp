@@ -1,0 +1,72 @@
+// Every op on the simulator with its checker: candidates against the oracle on every case of the
+// kit, through the same child process as on a GPU. KILN_TEST_FULL=1 takes every candidate instead of
+// the default and a few seeded ones.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+
+#include "runtime/device.h"
+#include "templates/kit.h"
+#include "tuner/binaries.h"
+#include "tuner/candidates.h"
+#include "tuner/device_worker.h"
+
+namespace kiln {
+namespace {
+
+using templates::Config;
+using templates::Kit;
+using templates::Sizes;
+
+std::vector<Config> chosen_configs(const templates::Op& op, const Sizes& shape, const Gpu& gpu) {
+  constexpr uint64_t kSeed = 20261129;
+  constexpr size_t kSeeded = 2;
+  const std::vector<Config> all = templates::enumerate(op, shape, gpu).configs;
+  if (std::getenv("KILN_TEST_FULL") != nullptr) return all;
+  std::set<size_t> chosen{0};
+  for (uint64_t draw = 0; chosen.size() < std::min(kSeeded + 1, all.size()); ++draw)
+    chosen.insert(templates::counter_bits(kSeed, 0, draw) % all.size());
+  std::vector<Config> configs;
+  for (const size_t index : chosen) configs.push_back(all[index]);
+  return configs;
+}
+
+class OpsOnSimulator : public testing::TestWithParam<const Kit*> {};
+
+TEST_P(OpsOnSimulator, CandidatesEqualTheOracleOnEveryCase) {
+  const Kit& kit = *GetParam();
+  const templates::Op& op = *kit.op;
+  const auto store = cache::Store::open({.path = ":memory:"});
+  tuner::Binaries binaries(*store);
+  tuner::DeviceWorker worker({.executable = KILN_WORKER, .device = "sim:rtx-3090", .log = {}});
+  const Gpu gpu = worker.info().gpu;
+  ASSERT_EQ(gpu.arch(), "compute_80");
+  worker.set_tools(binaries.tools(gpu.arch()));
+  const Sizes bucket = templates::all_buckets(op).front();
+  std::vector<Sizes> shapes = op.model_shapes(2);
+  if (kit.further_shapes != nullptr) {
+    for (const Sizes& shape : kit.further_shapes()) shapes.push_back(shape);
+  }
+  for (const Sizes& shape : shapes) {
+    for (const Config& config : chosen_configs(op, shape, gpu)) {
+      tuner::PlanWork plan{.op = &op, .fixed = shape, .config = config};
+      for (const templates::KernelLaunch& launch : op.plan(shape, config, gpu).kernels) {
+        plan.binaries.push_back(binaries.get(templates::kernel_source(op, launch), gpu.arch(),
+                                             templates::compile_options(launch)));
+        plan.smem_bytes.push_back(launch.dynamic_smem_bytes);
+      }
+      const tuner::RunVerdict verdict = worker.verify(plan, binaries.oracle(kit, shape, gpu.arch()),
+                                                      kit.verify_cases(shape, bucket));
+      EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
+          << op.name << " " << templates::shape_json(op, shape).dump() << " "
+          << templates::config_json(config).dump() << ": " << verdict.detail;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OpsOnSimulator, testing::ValuesIn(templates::kits()),
+                         [](const auto& info) { return info.param->op->name; });
+
+}  // namespace
+}  // namespace kiln
