@@ -12,6 +12,16 @@ void move_predicate(Warp& warp, const Instruction& instruction, uint32_t mask) {
   put_predicate(warp, instruction.rows[0], warp.value(instruction.rows[1]), mask);
 }
 
+template <class Body>
+void lanes(uint32_t mask, Body body) {
+  if (mask == kAllLanes) {
+#pragma GCC ivdep
+    for (int lane = 0; lane < kLanes; ++lane) body(lane);
+  } else {
+    each_lane(mask, body);
+  }
+}
+
 // Packs rows 1 to n into row 0, the first one lowest.
 template <class W, int parts>
 void pack(Warp& warp, const Instruction& instruction, uint32_t mask) {
@@ -19,25 +29,25 @@ void pack(Warp& warp, const Instruction& instruction, uint32_t mask) {
   W* target = warp.row<W>(instruction.rows[0]);
   const uint32_t* sources[parts];
   for (int i = 0; i < parts; ++i) sources[i] = warp.row<uint32_t>(instruction.rows[i + 1]);
-  each_lane(mask, [&](int lane) {
+  fill(mask, target, [&](int lane) {
     W packed = 0;
     for (int i = 0; i < parts; ++i) {
       const uint64_t part = sources[i][lane] & ((uint64_t{1} << bits) - 1);
       packed |= static_cast<W>(part << (i * bits));
     }
-    target[lane] = packed;
+    return packed;
   });
 }
 
-// Unpacks row n into rows 0 to n - 1. All of a lane is read before any of it is written: a target may
-// be the source.
+// Unpacks row n into rows 0 to n - 1. All of a lane is read before any of it is written: a target
+// may be the source.
 template <class W, int parts>
 void unpack(Warp& warp, const Instruction& instruction, uint32_t mask) {
   constexpr int bits = static_cast<int>(sizeof(W)) * 8 / parts;
   const W* source = warp.row<W>(instruction.rows[parts]);
   uint32_t* targets[parts];
   for (int i = 0; i < parts; ++i) targets[i] = warp.row<uint32_t>(instruction.rows[i]);
-  each_lane(mask, [&](int lane) {
+  lanes(mask, [&](int lane) {
     const W packed = source[lane];
     for (int i = 0; i < parts; ++i) {
       targets[i][lane] = static_cast<uint32_t>(packed >> (i * bits) & ((uint64_t{1} << bits) - 1));
@@ -56,15 +66,13 @@ void pack_bytes(Warp& warp, const Instruction& instruction, uint32_t mask) {
   uint32_t* target = warp.row<uint32_t>(instruction.rows[0]);
   const uint32_t* low = warp.row<uint32_t>(instruction.rows[1]);
   const uint32_t* high = warp.row<uint32_t>(instruction.rows[2]);
-  each_lane(mask, [&](int lane) {
-    target[lane] = (low[lane] & 0xff) | (high[lane] & 0xff) << 8;
-  });
+  fill(mask, target, [&](int lane) { return (low[lane] & 0xff) | (high[lane] & 0xff) << 8; });
 }
 void unpack_bytes(Warp& warp, const Instruction& instruction, uint32_t mask) {
   uint32_t* low = warp.row<uint32_t>(instruction.rows[0]);
   uint32_t* high = warp.row<uint32_t>(instruction.rows[1]);
   const uint32_t* source = warp.row<uint32_t>(instruction.rows[2]);
-  each_lane(mask, [&](int lane) {
+  lanes(mask, [&](int lane) {
     const uint32_t packed = source[lane];
     low[lane] = packed & 0xff;
     high[lane] = packed >> 8 & 0xff;

@@ -1,8 +1,7 @@
 // Comparisons into predicates (setp) and registers (set), and choices (selp, slct).
 //
-// A comparison of all lanes becomes one word; combining it with another predicate and writing a second,
-// negated target are operations on words.
-#include <array>
+// A comparison of all lanes becomes one word; combining it with another predicate and writing a
+// second, negated target are operations on words.
 #include <string_view>
 
 #include "runtime/sim/lanes.h"
@@ -37,20 +36,34 @@ float value_of(Part<Element, shift> value) {
 template <Compare compare, class T>
 bool holds(T a, T b) {
   switch (compare) {
-    case Compare::eq: return a == b && !is_nan(a);
-    case Compare::ne: return a != b && !is_nan(a) && !is_nan(b);
-    case Compare::lt: return a < b;
-    case Compare::le: return a <= b;
-    case Compare::gt: return a > b;
-    case Compare::ge: return a >= b;
-    case Compare::equ: return a == b || is_nan(a) || is_nan(b);
-    case Compare::neu: return a != b;
-    case Compare::ltu: return !(a >= b);
-    case Compare::leu: return !(a > b);
-    case Compare::gtu: return !(a <= b);
-    case Compare::geu: return !(a < b);
-    case Compare::num: return !is_nan(a) && !is_nan(b);
-    case Compare::nan: return is_nan(a) || is_nan(b);
+    case Compare::eq:
+      return a == b && !is_nan(a);
+    case Compare::ne:
+      return a != b && !is_nan(a) && !is_nan(b);
+    case Compare::lt:
+      return a < b;
+    case Compare::le:
+      return a <= b;
+    case Compare::gt:
+      return a > b;
+    case Compare::ge:
+      return a >= b;
+    case Compare::equ:
+      return a == b || is_nan(a) || is_nan(b);
+    case Compare::neu:
+      return a != b;
+    case Compare::ltu:
+      return !(a >= b);
+    case Compare::leu:
+      return !(a > b);
+    case Compare::gtu:
+      return !(a <= b);
+    case Compare::geu:
+      return !(a < b);
+    case Compare::num:
+      return !is_nan(a) && !is_nan(b);
+    case Compare::nan:
+      return is_nan(a) || is_nan(b);
   }
   return false;
 }
@@ -92,10 +105,14 @@ uint32_t compare_rows(const Warp& warp, Row left, Row right) {
 
 uint32_t combined(const Instruction& instruction, uint32_t bits, uint32_t other) {
   switch (static_cast<Combine>(instruction.mode)) {
-    case Combine::none: return bits;
-    case Combine::conjunction: return bits & other;
-    case Combine::disjunction: return bits | other;
-    case Combine::difference: return bits ^ other;
+    case Combine::none:
+      return bits;
+    case Combine::conjunction:
+      return bits & other;
+    case Combine::disjunction:
+      return bits | other;
+    case Combine::difference:
+      return bits ^ other;
   }
   return bits;
 }
@@ -125,19 +142,18 @@ void set_predicates(Warp& warp, const Instruction& instruction, uint32_t mask) {
 template <Compare compare, class T>
 void set_register(Warp& warp, const Instruction& instruction, uint32_t mask) {
   const Row* rows = instruction.rows;
-  const uint32_t bits = combined(instruction, compare_rows<compare, T>(warp, rows[1], rows[2]),
-                                 warp.value(rows[3]));
+  const uint32_t bits =
+      combined(instruction, compare_rows<compare, T>(warp, rows[1], rows[2]), warp.value(rows[3]));
   uint32_t* target = warp.row<uint32_t>(rows[0]);
-  each_lane(mask, [&](int lane) {
-    target[lane] = (bits >> lane & 1) != 0 ? instruction.target : 0;
-  });
+  each_lane(mask,
+            [&](int lane) { target[lane] = (bits >> lane & 1) != 0 ? instruction.target : 0; });
 }
 template <Compare compare, class Element>
 void set_registers(Warp& warp, const Instruction& instruction, uint32_t mask) {
   const Row* rows = instruction.rows;
   const uint32_t other = warp.value(rows[3]);
-  const uint32_t low = combined(
-      instruction, compare_rows<compare, Part<Element, 0>>(warp, rows[1], rows[2]), other);
+  const uint32_t low =
+      combined(instruction, compare_rows<compare, Part<Element, 0>>(warp, rows[1], rows[2]), other);
   const uint32_t high = combined(
       instruction, compare_rows<compare, Part<Element, 16>>(warp, rows[1], rows[2]), other);
   uint32_t* target = warp.row<uint32_t>(rows[0]);
@@ -150,20 +166,34 @@ void set_registers(Warp& warp, const Instruction& instruction, uint32_t mask) {
 template <class Make>
 Handler by_compare(Compare compare, Make make) {
   switch (compare) {
-    case Compare::eq: return make.template operator()<Compare::eq>();
-    case Compare::ne: return make.template operator()<Compare::ne>();
-    case Compare::lt: return make.template operator()<Compare::lt>();
-    case Compare::le: return make.template operator()<Compare::le>();
-    case Compare::gt: return make.template operator()<Compare::gt>();
-    case Compare::ge: return make.template operator()<Compare::ge>();
-    case Compare::equ: return make.template operator()<Compare::equ>();
-    case Compare::neu: return make.template operator()<Compare::neu>();
-    case Compare::ltu: return make.template operator()<Compare::ltu>();
-    case Compare::leu: return make.template operator()<Compare::leu>();
-    case Compare::gtu: return make.template operator()<Compare::gtu>();
-    case Compare::geu: return make.template operator()<Compare::geu>();
-    case Compare::num: return make.template operator()<Compare::num>();
-    case Compare::nan: return make.template operator()<Compare::nan>();
+    case Compare::eq:
+      return make.template operator()<Compare::eq>();
+    case Compare::ne:
+      return make.template operator()<Compare::ne>();
+    case Compare::lt:
+      return make.template operator()<Compare::lt>();
+    case Compare::le:
+      return make.template operator()<Compare::le>();
+    case Compare::gt:
+      return make.template operator()<Compare::gt>();
+    case Compare::ge:
+      return make.template operator()<Compare::ge>();
+    case Compare::equ:
+      return make.template operator()<Compare::equ>();
+    case Compare::neu:
+      return make.template operator()<Compare::neu>();
+    case Compare::ltu:
+      return make.template operator()<Compare::ltu>();
+    case Compare::leu:
+      return make.template operator()<Compare::leu>();
+    case Compare::gtu:
+      return make.template operator()<Compare::gtu>();
+    case Compare::geu:
+      return make.template operator()<Compare::geu>();
+    case Compare::num:
+      return make.template operator()<Compare::num>();
+    case Compare::nan:
+      return make.template operator()<Compare::nan>();
   }
   return nullptr;
 }
@@ -173,23 +203,30 @@ enum class Into : uint8_t { predicate, registers };
 template <Into into, class T>
 Handler compare_handler(Compare compare) {
   return by_compare(compare, []<Compare known>() -> Handler {
-    if constexpr (std::is_integral_v<T> && known > Compare::ge) return nullptr;
-    else if constexpr (into == Into::predicate) return set_predicate<known, T>;
-    else return set_register<known, T>;
+    if constexpr (std::is_integral_v<T> && known > Compare::ge)
+      return nullptr;
+    else if constexpr (into == Into::predicate)
+      return set_predicate<known, T>;
+    else
+      return set_register<known, T>;
   });
 }
 template <Into into>
 Handler flushing_compare_handler(Compare compare) {
   return by_compare(compare, []<Compare known>() -> Handler {
-    if constexpr (into == Into::predicate) return in_mode<set_predicate<known, float>>;
-    else return in_mode<set_register<known, float>>;
+    if constexpr (into == Into::predicate)
+      return in_mode<set_predicate<known, float>>;
+    else
+      return in_mode<set_register<known, float>>;
   });
 }
 template <Into into, class Element>
 Handler pair_handler(Compare compare) {
   return by_compare(compare, []<Compare known>() -> Handler {
-    if constexpr (into == Into::predicate) return set_predicates<known, Element>;
-    else return set_registers<known, Element>;
+    if constexpr (into == Into::predicate)
+      return set_predicates<known, Element>;
+    else
+      return set_registers<known, Element>;
   });
 }
 
@@ -200,15 +237,20 @@ Handler compare_handler(Compare compare, Type type, bool flushes) {
       return flushes ? compare_handler<into, LaneFlushedHalf>(compare)
                      : compare_handler<into, LaneHalf>(compare);
     case Type::f16x2:
-      return flushes ? pair_handler<into, LaneFlushedHalf>(compare) : pair_handler<into, LaneHalf>(compare);
-    case Type::bf16: return compare_handler<into, LaneBrain>(compare);
-    case Type::bf16x2: return pair_handler<into, LaneBrain>(compare);
+      return flushes ? pair_handler<into, LaneFlushedHalf>(compare)
+                     : pair_handler<into, LaneHalf>(compare);
+    case Type::bf16:
+      return compare_handler<into, LaneBrain>(compare);
+    case Type::bf16x2:
+      return pair_handler<into, LaneBrain>(compare);
     case Type::f32:
       return flushes ? flushing_compare_handler<into>(compare)
                      : compare_handler<into, float>(compare);
-    case Type::f64: return compare_handler<into, double>(compare);
+    case Type::f64:
+      return compare_handler<into, double>(compare);
     default:
-      return by_integer(type, [&]<class T>() -> Handler { return compare_handler<into, T>(compare); });
+      return by_integer(type,
+                        [&]<class T>() -> Handler { return compare_handler<into, T>(compare); });
   }
 }
 
@@ -267,15 +309,23 @@ void bind_setp(Binder& binder) {
 uint32_t truth(Binder& binder, Type type) {
   switch (type) {
     case Type::u16:
-    case Type::s16: return 0xffff;
+    case Type::s16:
+      return 0xffff;
     case Type::u32:
-    case Type::s32: return 0xffffffff;
-    case Type::f32: return 0x3f800000;
-    case Type::f16: return 0x3c00;
-    case Type::f16x2: return 0x3c003c00;
-    case Type::bf16: return 0x3f80;
-    case Type::bf16x2: return 0x3f803f80;
-    default: binder.unsupported("it has no form for these types");
+    case Type::s32:
+      return 0xffffffff;
+    case Type::f32:
+      return 0x3f800000;
+    case Type::f16:
+      return 0x3c00;
+    case Type::f16x2:
+      return 0x3c003c00;
+    case Type::bf16:
+      return 0x3f80;
+    case Type::bf16x2:
+      return 0x3f803f80;
+    default:
+      binder.unsupported("it has no form for these types");
   }
 }
 
@@ -295,12 +345,6 @@ void bind_set(Binder& binder) {
 
 // --- choices
 
-constexpr std::array<uint32_t, kLanes> kLaneBits = [] {
-  std::array<uint32_t, kLanes> bits{};
-  for (int lane = 0; lane < kLanes; ++lane) bits[static_cast<size_t>(lane)] = 1U << lane;
-  return bits;
-}();
-
 // rows: d, a, b, p
 template <class W>
 void select(Warp& warp, const Instruction& instruction, uint32_t mask) {
@@ -308,22 +352,15 @@ void select(Warp& warp, const Instruction& instruction, uint32_t mask) {
   const W* a = warp.row<W>(instruction.rows[1]);
   const W* b = warp.row<W>(instruction.rows[2]);
   const uint32_t which = warp.value(instruction.rows[3]);
-  if (mask == kAllLanes) {
-#pragma GCC ivdep
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      target[lane] = (which & kLaneBits[lane]) != 0 ? a[lane] : b[lane];
-    }
-  } else {
-    each_lane(mask, [&](int lane) {
-      target[lane] = (which >> lane & 1) != 0 ? a[lane] : b[lane];
-    });
-  }
+  fill(mask, target, [&](int lane) {
+    return (which & kLaneBits[static_cast<size_t>(lane)]) != 0 ? a[lane] : b[lane];
+  });
 }
 
 void bind_selp(Binder& binder) {
   const Type type = binder.require_type();
   bind_rows(binder, type, {type, type, Type::pred});
-  bind_handler(binder, type_bits(type) == 64 ? select<uint64_t>
+  bind_handler(binder, type_bits(type) == 64                         ? select<uint64_t>
                        : type_bits(type) <= 32 && type != Type::pred ? select<uint32_t>
                                                                      : nullptr);
 }

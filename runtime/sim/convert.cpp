@@ -1,11 +1,12 @@
 // cvt: between any two number types, with one rounding.
 //
-// One general handler takes a value apart exactly, rounds it and puts it together; it serves every pair
-// of types. The pairs that kernels are full of have handlers of their own, which the host compiler can
-// vectorise; both must agree.
+// One general handler takes a value apart exactly, rounds it and puts it together; it serves every
+// pair of types. The pairs that kernels are full of have handlers of their own, which the host
+// compiler can vectorise; both must agree.
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string_view>
 
 #include "runtime/sim/lanes.h"
@@ -36,10 +37,14 @@ Conversion unpacked(uint32_t bits) {
 
 Format format_of(Type type) {
   switch (type) {
-    case Type::f16: return kHalfFormat;
-    case Type::bf16: return kBrainFormat;
-    case Type::f64: return kDoubleFormat;
-    default: return kFloatFormat;
+    case Type::f16:
+      return kHalfFormat;
+    case Type::bf16:
+      return kBrainFormat;
+    case Type::f64:
+      return kDoubleFormat;
+    default:
+      return kFloatFormat;
   }
 }
 
@@ -79,8 +84,7 @@ Exact exact_integer(uint64_t value, Type type) {
 // To an integer; what is too large for 64 bits stays as it is, and is larger than every bound.
 Exact rounded_to_integer(Exact value, Rounding rounding) {
   if (value.kind != Exact::Kind::finite || value.exponent >= 0) return value;
-  value.significand =
-      shift_right(value.significand, -value.exponent, value.negative, rounding);
+  value.significand = shift_right(value.significand, -value.exponent, value.negative, rounding);
   value.exponent = 0;
   return value;
 }
@@ -92,8 +96,8 @@ uint64_t integer_from(const Exact& value, Type target, Type source) {
     return zero ? 0 : uint64_t{1} << (type_bits(target) - 1);
   }
   const bool infinite = value.kind == Exact::Kind::infinite;
-  const bool huge = infinite || (value.significand != 0 &&
-                                 value.exponent > std::countl_zero(value.significand));
+  const bool huge =
+      infinite || (value.significand != 0 && value.exponent > std::countl_zero(value.significand));
   const uint64_t magnitude = huge ? ~uint64_t{0} : value.significand << value.exponent;
   return clamped(value.negative, magnitude, target);
 }
@@ -113,7 +117,9 @@ uint64_t finished(uint64_t bits, Format format, bool saturates, bool relu) {
   return relu && negative && !nan ? 0 : bits;
 }
 
-uint64_t flushed_float(uint64_t bits) { return (bits & 0x7f800000) == 0 ? bits & 0x80000000 : bits; }
+uint64_t flushed_float(uint64_t bits) {
+  return (bits & 0x7f800000) == 0 ? bits & 0x80000000 : bits;
+}
 
 // A NaN that only changes its width to 64 bits keeps its payload.
 uint64_t widened_nan(Format from, uint64_t bits) {
@@ -122,13 +128,24 @@ uint64_t widened_nan(Format from, uint64_t bits) {
   return sign | kDoubleFormat.infinity() | kQuiet64 | fraction << (52 - from.fraction_bits);
 }
 
+// From 64 bits what fits of the payload stays, quieted; from bf16 to f32 all bits do.
+std::optional<uint64_t> kept_nan(const Conversion& conversion, uint64_t bits) {
+  if (conversion.target == Type::f64) return widened_nan(format_of(conversion.source), bits);
+  if (conversion.source == Type::bf16 && conversion.target == Type::f32) return bits << 16;
+  if (conversion.source != Type::f64) return std::nullopt;
+  const Format to = format_of(conversion.target);
+  const uint64_t sign = (bits & kDoubleFormat.sign()) != 0 ? to.sign() : 0;
+  const uint64_t fraction = low_bits(bits | kQuiet64, 52) >> (52 - to.fraction_bits);
+  return sign | to.infinity() | fraction;
+}
+
 uint64_t float_from(const Exact& value, const Conversion& conversion, uint64_t bits,
                     const Instruction& instruction) {
   const Format format = format_of(conversion.target);
   const bool from_float = is_float(conversion.source);
-  if (value.kind == Exact::Kind::nan && conversion.target == Type::f64) {
-    const uint64_t nan = widened_nan(format_of(conversion.source), bits);
-    return finished(nan, format, instruction.saturates, conversion.relu);
+  if (value.kind == Exact::Kind::nan) {
+    if (const std::optional<uint64_t> nan = kept_nan(conversion, bits))
+      return finished(*nan, format, instruction.saturates, conversion.relu);
   }
   const Exact integral =
       conversion.integral ? rounded_to_integer(value, instruction.rounding) : value;
@@ -142,8 +159,8 @@ uint64_t float_from(const Exact& value, const Conversion& conversion, uint64_t b
 
 // Without rounding, flushing and the like a value of the same type goes through, a NaN as it is.
 bool is_copy(const Conversion& conversion, const Instruction& instruction) {
-  return conversion.source == conversion.target && !conversion.integral &&
-         !instruction.saturates && !instruction.flushes && !conversion.relu;
+  return conversion.source == conversion.target && !conversion.integral && !instruction.saturates &&
+         !instruction.flushes && !conversion.relu;
 }
 
 uint64_t converted(const Conversion& conversion, const Instruction& instruction, uint64_t word) {
@@ -208,15 +225,24 @@ Handler integer_handler(const Conversion& conversion, const Instruction& instruc
                          type_bits(conversion.target) == (conversion.wide_target ? 64 : 32);
   if (!is_simple) return nullptr;
   switch (narrows ? conversion.target : conversion.source) {
-    case Type::u8: return extending_handler<uint8_t>(conversion);
-    case Type::s8: return extending_handler<int8_t>(conversion);
-    case Type::u16: return extending_handler<uint16_t>(conversion);
-    case Type::s16: return extending_handler<int16_t>(conversion);
-    case Type::u32: return extending_handler<uint32_t>(conversion);
-    case Type::s32: return extending_handler<int32_t>(conversion);
-    case Type::u64: return extending_handler<uint64_t>(conversion);
-    case Type::s64: return extending_handler<int64_t>(conversion);
-    default: return nullptr;
+    case Type::u8:
+      return extending_handler<uint8_t>(conversion);
+    case Type::s8:
+      return extending_handler<int8_t>(conversion);
+    case Type::u16:
+      return extending_handler<uint16_t>(conversion);
+    case Type::s16:
+      return extending_handler<int16_t>(conversion);
+    case Type::u32:
+      return extending_handler<uint32_t>(conversion);
+    case Type::s32:
+      return extending_handler<int32_t>(conversion);
+    case Type::u64:
+      return extending_handler<uint64_t>(conversion);
+    case Type::s64:
+      return extending_handler<int64_t>(conversion);
+    default:
+      return nullptr;
   }
 }
 
@@ -236,10 +262,14 @@ Handler from_integer_handler(Type source, const Instruction& instruction) {
 template <Rounding rounding, class Float>
 Float integral(Float value) {
   switch (rounding) {
-    case Rounding::nearest: return std::nearbyint(value);
-    case Rounding::zero: return std::trunc(value);
-    case Rounding::down: return std::floor(value);
-    case Rounding::up: return std::ceil(value);
+    case Rounding::nearest:
+      return std::nearbyint(value);
+    case Rounding::zero:
+      return std::trunc(value);
+    case Rounding::down:
+      return std::floor(value);
+    case Rounding::up:
+      return std::ceil(value);
   }
   return value;
 }
@@ -250,7 +280,8 @@ Integer integer_of(float value) {
   constexpr auto kLeast = static_cast<double>(std::numeric_limits<Integer>::min());
   constexpr auto kMost = static_cast<double>(std::numeric_limits<Integer>::max());
   // The last cast cuts, which is rounding to zero.
-  const double whole = rounding == Rounding::zero ? double{value} : integral<rounding>(double{value});
+  const double whole =
+      rounding == Rounding::zero ? double{value} : integral<rounding>(double{value});
   const double above = whole > kLeast ? whole : kLeast;
   const double inside = above < kMost ? above : kMost;
   using Cut = std::conditional_t<std::is_signed_v<Integer>, Integer, int64_t>;
@@ -259,10 +290,14 @@ Integer integer_of(float value) {
 template <class Make>
 Handler by_rounding(Rounding rounding, Make make) {
   switch (rounding) {
-    case Rounding::nearest: return make.template operator()<Rounding::nearest>();
-    case Rounding::zero: return make.template operator()<Rounding::zero>();
-    case Rounding::down: return make.template operator()<Rounding::down>();
-    case Rounding::up: return make.template operator()<Rounding::up>();
+    case Rounding::nearest:
+      return make.template operator()<Rounding::nearest>();
+    case Rounding::zero:
+      return make.template operator()<Rounding::zero>();
+    case Rounding::down:
+      return make.template operator()<Rounding::down>();
+    case Rounding::up:
+      return make.template operator()<Rounding::up>();
   }
   return nullptr;
 }
@@ -278,7 +313,8 @@ Handler frequent_handler(const Conversion& conversion, const Instruction& instru
   const Type source = conversion.source;
   if (!is_float(target) && !is_float(source)) return integer_handler(conversion, instruction);
   const auto fits = [](Type type, bool wide) { return (type_bits(type) == 64) == wide; };
-  if (!fits(target, conversion.wide_target) || !fits(source, conversion.wide_source)) return nullptr;
+  if (!fits(target, conversion.wide_target) || !fits(source, conversion.wide_source))
+    return nullptr;
   if (conversion.relu) return nullptr;
   if (instruction.saturates) {  // __saturatef
     const bool is_clamp = source == Type::f32 && target == Type::f32 && !conversion.integral;
@@ -303,8 +339,9 @@ Handler frequent_handler(const Conversion& conversion, const Instruction& instru
   if (conversion.integral) return nullptr;
   if (source == Type::f16 && target == Type::f32) return map<kWiden<LaneHalf>, float, LaneHalf>;
   if (source == Type::f64 && target == Type::f32) {
-    return with_mode<map<[](double value) { return canonical(static_cast<float>(value)); }, float,
-                         double>>(instruction);
+    return with_mode<
+        map<[](double value) { return static_cast<float>(value); }, float, double>>(
+        instruction);
   }
   if (instruction.rounding != Rounding::nearest || source != Type::f32) return nullptr;
   if (target == Type::f16) return map<kNarrow<LaneHalf>, LaneHalf, float>;
@@ -316,9 +353,8 @@ Handler frequent_handler(const Conversion& conversion, const Instruction& instru
 
 // Two f32 into one register, the first one high.
 template <class Element>
-constexpr auto kNarrowPair = [](float high, float low) {
-  return pair_of(narrow<Element>(low), narrow<Element>(high));
-};
+constexpr auto kNarrowPair =
+    [](float high, float low) { return pair_of(narrow<Element>(low), narrow<Element>(high)); };
 
 void convert_pair(Warp& warp, const Instruction& instruction, uint32_t mask) {
   const Conversion conversion = unpacked(instruction.target);
@@ -337,9 +373,8 @@ void bind_pair(Binder& binder, Type target) {
   Instruction& instruction = binder.instruction();
   if (binder.require_type() != Type::f32) binder.unsupported("expected .f32");
   const bool is_half = target == Type::f16x2;
-  const Conversion conversion{.target = is_half ? Type::f16 : Type::bf16,
-                              .source = Type::f32,
-                              .relu = binder.take("relu")};
+  const Conversion conversion{
+      .target = is_half ? Type::f16 : Type::bf16, .source = Type::f32, .relu = binder.take("relu")};
   instruction.target = packed(conversion);
   bind_rows(binder, target, {Type::f32, Type::f32});
   if (conversion.relu || instruction.rounding != Rounding::nearest) {
@@ -349,7 +384,8 @@ void bind_pair(Binder& binder, Type target) {
                                : map<kNarrowPair<LaneBrain>, LanePair<LaneBrain>, float, float>);
 }
 
-// Nearest, ties away from zero: half a unit is added below the kept bits. An infinity or a NaN is cut.
+// Nearest, ties away from zero: half a unit is added below the kept bits. An infinity or a NaN is
+// cut.
 uint32_t rounded_to_tf32(uint32_t bits) {
   const uint32_t half = (bits & 0x7f800000) == 0x7f800000 ? 0 : 0x1000;
   return (bits + half) & 0xffffe000;
@@ -371,10 +407,9 @@ struct PackType {
   int32_t least;
   int32_t most;
 };
-constexpr PackType kPackTypes[] = {{"u16", 16, 0, 65535}, {"s16", 16, -32768, 32767},
-                                   {"u8", 8, 0, 255},     {"s8", 8, -128, 127},
-                                   {"u4", 4, 0, 15},      {"s4", 4, -8, 7},
-                                   {"u2", 2, 0, 3},       {"s2", 2, -2, 1}};
+constexpr PackType kPackTypes[] = {
+    {"u16", 16, 0, 65535}, {"s16", 16, -32768, 32767}, {"u8", 8, 0, 255}, {"s8", 8, -128, 127},
+    {"u4", 4, 0, 15},      {"s4", 4, -8, 7},           {"u2", 2, 0, 3},   {"s2", 2, -2, 1}};
 
 // {c, a, b}: b lowest, and as much of c as there is room for.
 template <int index>
@@ -432,8 +467,10 @@ bool is_number(Type type) {
     case Type::b128:
     case Type::tf32:
     case Type::f16x2:
-    case Type::bf16x2: return false;
-    default: return true;
+    case Type::bf16x2:
+      return false;
+    default:
+      return true;
   }
 }
 

@@ -18,6 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kWarpSlice = 20'000;     // instructions before the next warp has its turn
 constexpr uint64_t kGroupSlice = 2'000;     // before the other lanes of the warp have theirs
+constexpr std::byte kUnwritten{0xcd};        // shared and local memory before the first write
 constexpr uint64_t kCtaSlice = 4'000'000;   // before other CTAs may be what it waits for
 
 // --- one warp
@@ -356,10 +357,17 @@ void open_barrier(Cta& cta, uint32_t id) {
 
 // --- one CTA
 
+// The memory of one CTA at work, handed from one to the next: fresh pages for each of thousands
+// would cost more than running them.
+struct Storage {
+  std::vector<std::byte> registers, specials, local, shared;
+};
+
 // A CTA with all that its warps need; may be put aside and taken up again.
 class CtaRun {
  public:
-  CtaRun(Launch& launch, uint64_t flat_index);
+  CtaRun(Launch& launch, uint64_t flat_index, std::unique_ptr<Storage> storage);
+  std::unique_ptr<Storage> take_storage();
 
   enum class End { done, slice_used };
   End run(Clock::time_point deadline);
@@ -373,14 +381,19 @@ class CtaRun {
   [[noreturn]] void fail_stuck();
 
   Cta cta_;
-  std::vector<std::byte> registers_, specials_, local_;
-  std::vector<std::byte> constants_;
+  std::unique_ptr<Storage> storage_;
   std::unique_ptr<CtaChecker> checker_;
   Warp* running_ = nullptr;
-  uint64_t slices_ = 0;
 };
 
-CtaRun::CtaRun(Launch& launch, uint64_t flat_index) {
+std::unique_ptr<Storage> CtaRun::take_storage() {
+  checker_.reset();
+  storage_->shared = std::move(cta_.shared);
+  return std::move(storage_);
+}
+
+CtaRun::CtaRun(Launch& launch, uint64_t flat_index, std::unique_ptr<Storage> storage)
+    : storage_(std::move(storage)) {
   const Program& program = *launch.program;
   cta_.launch = &launch;
   cta_.flat_index = flat_index;
@@ -391,11 +404,13 @@ CtaRun::CtaRun(Launch& launch, uint64_t flat_index) {
   const size_t warps = (threads + kLanes - 1) / kLanes;
   cta_.live_threads = threads;
   cta_.warps.resize(warps);
-  cta_.shared.resize(static_cast<size_t>(program.dynamic_shared_offset +
-                                         launch.dynamic_shared_bytes));
-  registers_.resize(warps * static_cast<size_t>(program.register_bytes));
-  specials_.resize(warps * kSpecialBytes);
-  local_.resize(warps * kLanes * static_cast<size_t>(program.local_bytes));
+  cta_.shared = std::move(storage_->shared);
+  // What is left of another CTA must not look like a result: every CTA finds the same.
+  cta_.shared.assign(
+      static_cast<size_t>(program.dynamic_shared_offset + launch.dynamic_shared_bytes), kUnwritten);
+  storage_->registers.resize(warps * static_cast<size_t>(program.register_bytes));
+  storage_->specials.resize(warps * kSpecialBytes);
+  storage_->local.assign(warps * kLanes * static_cast<size_t>(program.local_bytes), kUnwritten);
   for (size_t w = 0; w < warps; ++w) {
     Warp& warp = cta_.warps[w];
     warp.cta = &cta_;
@@ -403,11 +418,11 @@ CtaRun::CtaRun(Launch& launch, uint64_t flat_index) {
     const uint32_t left = threads - static_cast<uint32_t>(w) * kLanes;
     warp.live = left >= kLanes ? kAllLanes : (uint32_t{1} << left) - 1;
     warp.groups.push_back({.mask = warp.live});
-    warp.local = local_.data() + w * kLanes * static_cast<size_t>(program.local_bytes);
+    warp.local = storage_->local.data() + w * kLanes * static_cast<size_t>(program.local_bytes);
     // The constants are never written: every target is a register or the sink.
-    warp.banks = {registers_.data() + w * static_cast<size_t>(program.register_bytes),
+    warp.banks = {storage_->registers.data() + w * static_cast<size_t>(program.register_bytes),
                   const_cast<std::byte*>(program.constants.data()),
-                  specials_.data() + w * kSpecialBytes};
+                  storage_->specials.data() + w * kSpecialBytes};
     fill_specials(warp, warp.banks[2]);
   }
   if (launch.checker != nullptr) {
@@ -537,7 +552,8 @@ class GridRun {
     const uint64_t ctas = launch_.grid.count();
     unsigned threads = options_.threads > 0 ? static_cast<unsigned>(options_.threads)
                                             : std::max(1u, std::thread::hardware_concurrency());
-    threads = static_cast<unsigned>(std::min<uint64_t>(threads, ctas));
+    // A thread is worth its start only with a few CTAs to run.
+    threads = static_cast<unsigned>(std::min<uint64_t>(threads, (ctas + 3) / 4));
     std::vector<std::thread> helpers;
     for (unsigned t = 1; t < threads; ++t) helpers.emplace_back([this] { work(); });
     work();
@@ -553,8 +569,15 @@ class GridRun {
       if (next_ < launch_.grid.count() && under_way_ < options_.resident_ctas) {
         ++under_way_;
         const uint64_t index = next_++;
+        std::unique_ptr<Storage> storage;
+        if (free_.empty()) {
+          storage = std::make_unique<Storage>();
+        } else {
+          storage = std::move(free_.back());
+          free_.pop_back();
+        }
         lock.unlock();
-        return std::make_unique<CtaRun>(launch_, index);
+        return std::make_unique<CtaRun>(launch_, index, std::move(storage));
       }
       if (!aside_.empty()) {
         std::unique_ptr<CtaRun> cta = std::move(aside_.front());
@@ -568,7 +591,9 @@ class GridRun {
   }
 
   void finish(CtaRun& cta, std::string fault) {
+    std::unique_ptr<Storage> storage = cta.take_storage();
     const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(storage));
     --under_way_;
     result_.instructions += cta.instructions();
     result_.mmas += cta.mmas();
@@ -606,6 +631,7 @@ class GridRun {
   uint64_t next_ = 0;
   uint64_t under_way_ = 0;
   std::deque<std::unique_ptr<CtaRun>> aside_;
+  std::vector<std::unique_ptr<Storage>> free_;
   ExecuteResult result_;
 };
 

@@ -1,7 +1,8 @@
 // Floating-point arithmetic: f32, f64, f16 and bf16, single and in pairs.
 //
-// f32 and f64 use the host's unit, in the instruction's rounding and flushing. f16 and bf16 compute in
-// a wider type so that the result is rounded once. Approximate functions compute in f64.
+// f32 and f64 use the host's unit, in the instruction's rounding and flushing. f16 and bf16 compute
+// in a wider type so that the result is rounded once. Approximate functions compute in f64.
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -75,8 +76,8 @@ T magnitude(T a) {
 }
 template <class T>
 T with_sign_of(T sign, T value) {
-  const auto bits = std::bit_cast<BitsOf<T>>(magnitude(value)) |
-                    (std::bit_cast<BitsOf<T>>(sign) & kSign<T>);
+  const auto bits =
+      std::bit_cast<BitsOf<T>>(magnitude(value)) | (std::bit_cast<BitsOf<T>>(sign) & kSign<T>);
   return std::bit_cast<T>(bits);
 }
 
@@ -126,8 +127,8 @@ float finished(float value) {
 template <class Element>
 constexpr bool kIsBrain = std::is_same_v<Element, LaneBrain>;
 
-// Each gives a float that narrow() rounds to the right element. LaneHalf: a product is exact in f32.
-// LaneBrain: in f64, with the exponents of f32 far from its own limits.
+// Each gives a float that narrow() rounds to the right element. f16: a product is exact in f32.
+// bf16: in f64, with the exponents of f32 far from its own limits.
 struct Fused16 {
   static constexpr int kOperands = 3;
   template <class Element>
@@ -175,11 +176,45 @@ struct Magnitude16 {
     return magnitude(widen(a));
   }
 };
+// 2^a within 2^-51 of it, without a call, so that loops can be vectorised.
+constexpr int kTerms = 13;
+constexpr std::array<double, kTerms> kPowerSeries = [] {  // ln(2)^k / k!
+  std::array<double, kTerms> series{};
+  double term = 1;
+  for (size_t k = 0; k < kTerms; ++k) {
+    series[k] = term;
+    term *= 0x1.62e42fefa39efp-1 / static_cast<double>(k + 1);
+  }
+  return series;
+}();
+template <size_t first>
+double power_series(double a) {
+  if constexpr (first + 1 == kTerms)
+    return kPowerSeries[first];
+  else
+    return kPowerSeries[first] + a * power_series<first + 1>(a);
+}
+double power_of_two(double a) {
+  // Infinities and what is near them become 1000 of their sign; NaN stays.
+  constexpr auto kMost = std::bit_cast<uint64_t>(1000.0);
+  constexpr auto kInfinity = std::bit_cast<uint64_t>(std::numeric_limits<double>::infinity());
+  const auto bits = std::bit_cast<uint64_t>(a);
+  const uint64_t size = bits & ~kSign<double>;
+  const double inside = std::bit_cast<double>(
+      choose(size > kMost && size <= kInfinity, kMost | (bits & kSign<double>), bits));
+  constexpr double kShift = 0x1.8p52;  // adding it leaves the nearest integer in the lowest bits
+  const double shifted = inside + kShift;
+  const double rest = inside - (shifted - kShift);
+  const double power = power_series<0>(rest);
+  return std::bit_cast<double>(std::bit_cast<uint64_t>(power) +
+                               (std::bit_cast<uint64_t>(shifted) << 52));
+}
+
 struct Exponential16 {
   static constexpr int kOperands = 1;
   template <class Element>
   static float of(Element a) {
-    return to_odd(std::exp2(double{widen(a)}));
+    return to_odd(power_of_two(double{widen(a)}));
   }
 };
 struct Tangent16 {
@@ -199,9 +234,8 @@ struct Extreme16 {
 };
 
 template <class Operation, Finish finish, class Element>
-constexpr auto kOnce = [](auto... s) {
-  return narrow<Element>(finished<finish>(Operation::of(s...)));
-};
+constexpr auto kOnce =
+    [](auto... s) { return narrow<Element>(finished<finish>(Operation::of(s...))); };
 template <class Operation, Finish finish, class Element>
 constexpr auto kTwice = [](auto... s) {
   constexpr auto once = kOnce<Operation, finish, Element>;
@@ -291,14 +325,42 @@ void bind_sub(Binder& binder) {
 }
 void bind_mul(Binder& binder) { bind_binary<product<float>, product<double>, Product16>(binder); }
 
+constexpr auto kFused32 = [](float a, float b, float c) { return canonical(fused(a, b, c)); };
+
+// The most frequent instruction of all. The compiler does not vectorise std::fma while it has to
+// expect other roundings.
+void fuse(Warp& warp, const Instruction& instruction, uint32_t mask) {
+#if defined(__AVX2__) && defined(__FMA__)
+  if (std::popcount(mask) > kFewLanes) {
+    float* target = warp.row<float>(instruction.rows[0]);
+    const float* a = warp.row<float>(instruction.rows[1]);
+    const float* b = warp.row<float>(instruction.rows[2]);
+    const float* c = warp.row<float>(instruction.rows[3]);
+    alignas(64) float spare[kLanes];
+    float* into = mask == kAllLanes ? target : spare;
+    const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(kNan32));
+    for (int lane = 0; lane < kLanes; lane += 8) {
+      const __m256 result = _mm256_fmadd_ps(_mm256_loadu_ps(a + lane), _mm256_loadu_ps(b + lane),
+                                            _mm256_loadu_ps(c + lane));
+      const __m256 is_nan = _mm256_cmp_ps(result, result, _CMP_UNORD_Q);
+      _mm256_storeu_ps(into + lane, _mm256_blendv_ps(result, nan, is_nan));
+    }
+    if (mask != kAllLanes) blend(mask, target, spare);
+    return;
+  }
+#endif
+  map<kFused32, float, float, float, float>(warp, instruction, mask);
+}
+
 void bind_fma(Binder& binder) {
   const Type type = binder.require_type();
   take_modes(binder, type);
   bind_operands(binder, type, 3);
   const Instruction& instruction = binder.instruction();
   if (type == Type::f32) {
-    return bind_handler(binder,
-                        rounded<fused<float>, float, float, float, float>(instruction));
+    return bind_handler(binder, instruction.saturates
+                                    ? rounded<fused<float>, float, float, float, float>(instruction)
+                                    : with_mode<fuse>(instruction));
   }
   if (type == Type::f64) {
     return bind_handler(binder,
@@ -316,15 +378,15 @@ void bind_neg(Binder& binder) {
   // The GPU adds -0, which makes every NaN canonical.
   constexpr auto negate = [](float a) { return canonical(negated(a)); };
   constexpr auto absolute = [](float a) { return canonical(magnitude(a)); };
-  constexpr auto negate64 = [](double a) { return canonical(negated(a), negated(a)); };
-  constexpr auto absolute64 = [](double a) { return canonical(magnitude(a), magnitude(a)); };
+  constexpr auto negate64 = [](double a) { return is_nan(a) ? quieted(a) : negated(a); };
+  constexpr auto absolute64 = [](double a) { return is_nan(a) ? quieted(a) : magnitude(a); };
   if (type == Type::f32) {
     return bind_handler(binder, is_abs ? unrounded32<absolute, float>(instruction)
                                        : unrounded32<negate, float>(instruction));
   }
   if (type == Type::f64) {
-    return bind_handler(binder, is_abs ? map<absolute64, double, double>
-                                       : map<negate64, double, double>);
+    return bind_handler(binder,
+                        is_abs ? map<absolute64, double, double> : map<negate64, double, double>);
   }
   bind_handler(binder, is_abs ? handler16<Magnitude16>(type, instruction)
                               : handler16<Negated16>(type, instruction));
@@ -376,11 +438,12 @@ void bind_copysign(Binder& binder) {
 
 // --- division and roots
 
-// The GPU multiplies by the approximate reciprocal, which for a large divisor is a subnormal that it
-// flushes.
+// The GPU multiplies by the approximate reciprocal, which for a large divisor is a subnormal that
+// it flushes.
 float approximate_quotient(float a, float b) {
   const float size = magnitude(b);
-  if (size > 0x1p126F && size <= std::numeric_limits<float>::max()) return a * std::copysign(0.0F, b);
+  if (size > 0x1p126F && size <= std::numeric_limits<float>::max())
+    return a * std::copysign(0.0F, b);
   return static_cast<float>(double{a} / double{b});
 }
 float full_quotient(float a, float b) { return static_cast<float>(double{a} / double{b}); }
@@ -393,7 +456,6 @@ double reciprocal_root(double a) { return 1.0 / std::sqrt(a); }
 double sine(double a) { return std::sin(a); }
 double cosine(double a) { return std::cos(a); }
 double logarithm(double a) { return std::log2(a); }
-double power_of_two(double a) { return std::exp2(a); }
 double tangent(double a) { return std::tanh(a); }
 
 void bind_div(Binder& binder) {
@@ -418,7 +480,8 @@ double seed(double a) {
   constexpr uint64_t kUpper = 0xffffffff00000000;
   const uint64_t bits = std::bit_cast<uint64_t>(a) & kUpper;
   constexpr uint64_t kExponent = uint64_t{0x7ff} << 52;
-  const double operand = std::bit_cast<double>((bits & kExponent) == 0 ? bits & kSign<double> : bits);
+  const double operand =
+      std::bit_cast<double>((bits & kExponent) == 0 ? bits & kSign<double> : bits);
   const auto result = std::bit_cast<uint64_t>(canonical(function(operand), a)) & kUpper;
   return std::bit_cast<double>((result & kExponent) == 0 ? result & kSign<double> : result);
 }
@@ -432,9 +495,9 @@ void bind_rcp(Binder& binder) {
   bind_operands(binder, type, 1);
   if (type == Type::f32) {
     instruction.flushes = flushes;
-    return bind_handler(binder, approximate
-                                    ? rounded_unary<by_double<reciprocal<double>>, float>(instruction)
-                                    : rounded_unary<reciprocal<float>, float>(instruction));
+    return bind_handler(
+        binder, approximate ? rounded_unary<by_double<reciprocal<double>>, float>(instruction)
+                            : rounded_unary<reciprocal<float>, float>(instruction));
   }
   if (type != Type::f64 || approximate != flushes) binder.unsupported("it has no such form");
   bind_handler(binder, approximate ? map<seed<reciprocal<double>>, double, double>
@@ -449,9 +512,9 @@ void bind_sqrt(Binder& binder) {
   instruction.flushes = binder.take("ftz");
   bind_operands(binder, type, 1);
   if (type == Type::f32) {
-    return bind_handler(binder, approximate
-                                    ? rounded_unary<by_double<square_root<double>>, float>(instruction)
-                                    : rounded_unary<square_root<float>, float>(instruction));
+    return bind_handler(
+        binder, approximate ? rounded_unary<by_double<square_root<double>>, float>(instruction)
+                            : rounded_unary<square_root<float>, float>(instruction));
   }
   if (type != Type::f64 || approximate || instruction.flushes)
     binder.unsupported("it has no such form");
@@ -507,12 +570,18 @@ template <class T>
 bool passes(Test test, T value) {
   const int kind = std::fpclassify(value);
   switch (test) {
-    case Test::finite: return kind != FP_NAN && kind != FP_INFINITE;
-    case Test::infinite: return kind == FP_INFINITE;
-    case Test::number: return kind != FP_NAN;
-    case Test::notanumber: return kind == FP_NAN;
-    case Test::normal: return kind == FP_NORMAL || kind == FP_ZERO;
-    case Test::subnormal: return kind == FP_SUBNORMAL;
+    case Test::finite:
+      return kind != FP_NAN && kind != FP_INFINITE;
+    case Test::infinite:
+      return kind == FP_INFINITE;
+    case Test::number:
+      return kind != FP_NAN;
+    case Test::notanumber:
+      return kind == FP_NAN;
+    case Test::normal:
+      return kind == FP_NORMAL || kind == FP_ZERO;
+    case Test::subnormal:
+      return kind == FP_SUBNORMAL;
   }
   return false;
 }
@@ -546,12 +615,11 @@ struct Entry {
   void (*bind)(Binder&);
 };
 constexpr Entry kEntries[] = {
-    {"add", bind_add},   {"sub", bind_sub},     {"mul", bind_mul},   {"fma", bind_fma},
-    {"mad", bind_fma},   {"div", bind_div},     {"rcp", bind_rcp},   {"sqrt", bind_sqrt},
-    {"abs", bind_neg},   {"neg", bind_neg},     {"min", bind_min},   {"max", bind_min},
-    {"sin", bind_sin},   {"cos", bind_cos},     {"lg2", bind_lg2},   {"ex2", bind_ex2},
-    {"tanh", bind_tanh}, {"rsqrt", bind_rsqrt}, {"testp", bind_testp},
-    {"copysign", bind_copysign},
+    {"add", bind_add},   {"sub", bind_sub},     {"mul", bind_mul},     {"fma", bind_fma},
+    {"mad", bind_fma},   {"div", bind_div},     {"rcp", bind_rcp},     {"sqrt", bind_sqrt},
+    {"abs", bind_neg},   {"neg", bind_neg},     {"min", bind_min},     {"max", bind_min},
+    {"sin", bind_sin},   {"cos", bind_cos},     {"lg2", bind_lg2},     {"ex2", bind_ex2},
+    {"tanh", bind_tanh}, {"rsqrt", bind_rsqrt}, {"testp", bind_testp}, {"copysign", bind_copysign},
 };
 
 }  // namespace

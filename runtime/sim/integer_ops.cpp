@@ -3,6 +3,7 @@
 // Sums and products are computed unsigned: they wrap, and the sign only matters where a type is
 // widened, compared, divided or shifted right.
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include "runtime/sim/lanes.h"
@@ -44,13 +45,21 @@ T sum(T a, T b) {
 template <class T>
 struct Doubled;
 template <>
-struct Doubled<uint16_t> { using type = uint32_t; };
+struct Doubled<uint16_t> {
+  using type = uint32_t;
+};
 template <>
-struct Doubled<int16_t> { using type = int32_t; };
+struct Doubled<int16_t> {
+  using type = int32_t;
+};
 template <>
-struct Doubled<uint32_t> { using type = uint64_t; };
+struct Doubled<uint32_t> {
+  using type = uint64_t;
+};
 template <>
-struct Doubled<int32_t> { using type = int64_t; };
+struct Doubled<int32_t> {
+  using type = int64_t;
+};
 
 // 16 and 32 bits only: there is no mul.wide of 64.
 template <class T>
@@ -62,21 +71,30 @@ auto wide_product(T a, T b) {
 
 Type doubled(Type type) {
   switch (type) {
-    case Type::u16: return Type::u32;
-    case Type::s16: return Type::s32;
-    case Type::u32: return Type::u64;
-    default: return Type::s64;
+    case Type::u16:
+      return Type::u32;
+    case Type::s16:
+      return Type::s32;
+    case Type::u32:
+      return Type::u64;
+    default:
+      return Type::s64;
   }
 }
 
 template <class Make>
 Handler by_narrow_integer(Type type, Make make) {
   switch (type) {
-    case Type::u16: return make.template operator()<uint16_t>();
-    case Type::s16: return make.template operator()<int16_t>();
-    case Type::u32: return make.template operator()<uint32_t>();
-    case Type::s32: return make.template operator()<int32_t>();
-    default: return nullptr;
+    case Type::u16:
+      return make.template operator()<uint16_t>();
+    case Type::s16:
+      return make.template operator()<int16_t>();
+    case Type::u32:
+      return make.template operator()<uint32_t>();
+    case Type::s32:
+      return make.template operator()<int32_t>();
+    default:
+      return nullptr;
   }
 }
 
@@ -134,8 +152,10 @@ void bind_extended(Binder& binder, Type type) {
     bind_rows(binder, type, {type, type});
   }
   bind_handler(binder, by_integer(type, [&]<class T>() -> Handler {
-                 if constexpr (sizeof(T) == 2) return nullptr;
-                 else return writes ? extended<T, kind, reads, true> : extended<T, kind, reads, false>;
+                 if constexpr (sizeof(T) == 2)
+                   return nullptr;
+                 else
+                   return writes ? extended<T, kind, reads, true> : extended<T, kind, reads, false>;
                }));
 }
 
@@ -201,11 +221,12 @@ void bind_mad(Binder& binder) {
   if (binder.take("wide")) {
     const Type wide = doubled(type);
     bind_rows(binder, wide, {type, type, wide});
-    return bind_handler(binder, by_narrow_integer(type, []<class T>() -> Handler {
-                          using Wide = typename Doubled<T>::type;
-                          return map<[](T a, T b, Wide c) { return sum<Wide>(wide_product(a, b), c); },
-                                     Wide, T, T, Wide>;
-                        }));
+    return bind_handler(
+        binder, by_narrow_integer(type, []<class T>() -> Handler {
+          using Wide = typename Doubled<T>::type;
+          return map<[](T a, T b, Wide c) { return sum<Wide>(wide_product(a, b), c); }, Wide, T, T,
+                     Wide>;
+        }));
   }
   const bool high = binder.take("hi");
   if (!high && !binder.take("lo")) binder.unsupported("expected .lo, .hi or .wide");
@@ -218,18 +239,19 @@ void bind_mad(Binder& binder) {
     if (type != Type::s32 || !high) binder.unsupported("integer .sat needs .hi and .s32");
     return bind_handler(binder, map<[](int32_t a, int32_t b, int32_t c) {
                           return clamped(int64_t{high_product(a, b)} + c);
-                        }, int32_t, int32_t, int32_t, int32_t>);
+                        },
+                                    int32_t, int32_t, int32_t, int32_t>);
   }
   if (high) {
-    return bind_handler(binder, by_integer(type, []<class T>() -> Handler {
-                          return map<[](T a, T b, T c) { return sum<T>(high_product<T>(a, b), c); },
-                                     T, T, T, T>;
-                        }));
+    return bind_handler(
+        binder, by_integer(type, []<class T>() -> Handler {
+          return map<[](T a, T b, T c) { return sum<T>(high_product<T>(a, b), c); }, T, T, T, T>;
+        }));
   }
-  bind_handler(binder, by_bits(type, []<class T>() -> Handler {
-                 return map<[](T a, T b, T c) { return sum<T>(low_product<T>(a, b), c); }, T, T, T,
-                            T>;
-               }));
+  bind_handler(
+      binder, by_bits(type, []<class T>() -> Handler {
+        return map<[](T a, T b, T c) { return sum<T>(low_product<T>(a, b), c); }, T, T, T, T>;
+      }));
 }
 
 void bind_madc(Binder& binder) {
@@ -271,11 +293,14 @@ void bind_mul24(Binder& binder) {
       binder.unsupported("integer .sat needs mad24.hi and .s32");
     return bind_handler(binder, map<[](int32_t a, int32_t b, int32_t c) {
                           return clamped(int64_t{part24<int32_t, Half64::high>(a, b)} + c);
-                        }, int32_t, int32_t, int32_t, int32_t>);
+                        },
+                                    int32_t, int32_t, int32_t, int32_t>);
   }
   const auto make = [&]<class T>() -> Handler {
     constexpr auto add_low = [](T a, T b, T c) { return sum<T>(part24<T, Half64::low>(a, b), c); };
-    constexpr auto add_high = [](T a, T b, T c) { return sum<T>(part24<T, Half64::high>(a, b), c); };
+    constexpr auto add_high = [](T a, T b, T c) {
+      return sum<T>(part24<T, Half64::high>(a, b), c);
+    };
     if (adds) return high ? map<add_high, T, T, T, T> : map<add_low, T, T, T, T>;
     return high ? map<part24<T, Half64::high>, T, T, T> : map<part24<T, Half64::low>, T, T, T>;
   };
@@ -292,7 +317,8 @@ void bind_sad(Binder& binder) {
                    const W difference = a < b ? static_cast<W>(b) - static_cast<W>(a)
                                               : static_cast<W>(a) - static_cast<W>(b);
                    return static_cast<T>(static_cast<W>(c) + difference);
-                 }, T, T, T, T>;
+                 },
+                            T, T, T, T>;
                }));
 }
 
@@ -329,7 +355,8 @@ void bind_abs(Binder& binder) {
   bind_handler(binder, by_integer(type, []<class T>() -> Handler {
                  return map<[](T a) {
                    return a < 0 ? static_cast<T>(Working<T>{0} - static_cast<Working<T>>(a)) : a;
-                 }, T, T>;
+                 },
+                            T, T>;
                }));
 }
 
@@ -356,7 +383,7 @@ void bind_min(Binder& binder) {
 
 Type require_wide_bits(Binder& binder) {
   const Type type = binder.require_type();
-  if (type_bits(type) != 32 && type_bits(type) != 64 ) binder.unsupported("expected 32 or 64 bits");
+  if (type_bits(type) != 32 && type_bits(type) != 64) binder.unsupported("expected 32 or 64 bits");
   return type;
 }
 
@@ -369,18 +396,19 @@ Handler by_word(Type type, Make make) {
 void bind_popc(Binder& binder) {
   const Type type = require_wide_bits(binder);
   bind_rows(binder, Type::u32, {type});
-  bind_handler(binder, by_word(type, []<class T>() -> Handler {
-                 return map<[](T a) { return static_cast<uint32_t>(std::popcount(a)); }, uint32_t, T>;
-               }));
+  bind_handler(
+      binder, by_word(type, []<class T>() -> Handler {
+        return map<[](T a) { return static_cast<uint32_t>(std::popcount(a)); }, uint32_t, T>;
+      }));
 }
 
 void bind_clz(Binder& binder) {
   const Type type = require_wide_bits(binder);
   bind_rows(binder, Type::u32, {type});
-  bind_handler(binder, by_word(type, []<class T>() -> Handler {
-                 return map<[](T a) { return static_cast<uint32_t>(std::countl_zero(a)); }, uint32_t,
-                            T>;
-               }));
+  bind_handler(
+      binder, by_word(type, []<class T>() -> Handler {
+        return map<[](T a) { return static_cast<uint32_t>(std::countl_zero(a)); }, uint32_t, T>;
+      }));
 }
 
 // The highest bit that differs from the sign (of an unsigned value: that is set), from the top when
@@ -406,6 +434,7 @@ void bind_bfind(Binder& binder) {
 
 // The n-th set bit of `mask` from `base` on, upward or downward.
 uint32_t find_nth_set(uint32_t mask, uint32_t base, int32_t offset) {
+  if (offset == std::numeric_limits<int32_t>::min()) return 0;  // it has no opposite
   if (base > 31) return 0xffffffff;
   if (offset == 0) return (mask >> base & 1) != 0 ? base : 0xffffffff;
   const int step = offset > 0 ? 1 : -1;
@@ -458,13 +487,19 @@ T shifted_right(T a, uint32_t amount) {
   return amount <= kMost ? static_cast<T>(a >> (amount & kMost)) : T{0};
 }
 
-// Position and length are the low bytes of their operands; bits above the field are the sign: the
+template <class T>
+uint32_t field_operand(uint32_t value) {
+  return sizeof(T) == 8 ? std::min(value, uint32_t{256}) : value & 0xff;
+}
+
+// Of 32 bits, position and length are the low bytes of their operands; of 64 bits the whole
+// operands count, as the GPU does it. Bits above the field are the sign: the
 // field's last bit, or the last bit of the source where the field reaches beyond it.
 template <class T>
 T extract_field(T a, uint32_t position, uint32_t length) {
   using U = Unsigned<T>;
-  position &= 0xff;
-  length &= 0xff;
+  position = field_operand<T>(position);
+  length = field_operand<T>(length);
   const U field = static_cast<U>(shifted_right<T>(a, position)) & low_ones<U>(length);
   if constexpr (std::is_signed_v<T>) {
     if (length == 0) return 0;
@@ -487,8 +522,8 @@ void bind_bfe(Binder& binder) {
 
 template <class U>
 U insert_field(U a, U b, uint32_t position, uint32_t length) {
-  position &= 0xff;
-  const U field = shifted_left<U>(low_ones<U>(length & 0xff), position);
+  position = field_operand<U>(position);
+  const U field = shifted_left<U>(low_ones<U>(field_operand<U>(length)), position);
   return (b & ~field) | (shifted_left<U>(a, position) & field);
 }
 
@@ -588,10 +623,9 @@ void bind_dp4a(Binder& binder) {
 
 template <Half64 half>
 void bind_dp2a_half(Binder& binder) {
-  bind_dot(binder, {kThreeWords<dot2<uint16_t, uint8_t, half>>,
-                    kThreeWords<dot2<uint16_t, int8_t, half>>,
-                    kThreeWords<dot2<int16_t, uint8_t, half>>,
-                    kThreeWords<dot2<int16_t, int8_t, half>>});
+  bind_dot(binder,
+           {kThreeWords<dot2<uint16_t, uint8_t, half>>, kThreeWords<dot2<uint16_t, int8_t, half>>,
+            kThreeWords<dot2<int16_t, uint8_t, half>>, kThreeWords<dot2<int16_t, int8_t, half>>});
 }
 void bind_dp2a(Binder& binder) {
   if (binder.take("hi")) return bind_dp2a_half<Half64::high>(binder);
@@ -629,9 +663,12 @@ void bind_logic(Binder& binder) {
   const Type type = binder.require_type();
   bind_rows(binder, type, {type, type});
   switch (logic_of(binder.op())) {
-    case Logic::conjunction: return bind_handler(binder, logic_handler<Logic::conjunction>(type));
-    case Logic::disjunction: return bind_handler(binder, logic_handler<Logic::disjunction>(type));
-    case Logic::difference: return bind_handler(binder, logic_handler<Logic::difference>(type));
+    case Logic::conjunction:
+      return bind_handler(binder, logic_handler<Logic::conjunction>(type));
+    case Logic::disjunction:
+      return bind_handler(binder, logic_handler<Logic::disjunction>(type));
+    case Logic::difference:
+      return bind_handler(binder, logic_handler<Logic::difference>(type));
   }
 }
 
@@ -683,12 +720,7 @@ void look_up(Warp& warp, const Instruction& instruction, uint32_t mask) {
   const uint32_t* a = warp.row<uint32_t>(instruction.rows[1]);
   const uint32_t* b = warp.row<uint32_t>(instruction.rows[2]);
   const uint32_t* c = warp.row<uint32_t>(instruction.rows[3]);
-  if (mask == kAllLanes) {
-#pragma GCC ivdep
-    for (int lane = 0; lane < kLanes; ++lane) target[lane] = table(a[lane], b[lane], c[lane]);
-  } else {
-    each_lane(mask, [&](int lane) { target[lane] = table(a[lane], b[lane], c[lane]); });
-  }
+  fill(mask, target, [&](int lane) { return table(a[lane], b[lane], c[lane]); });
 }
 
 // rows: word, predicate, a, b, c, predicate. p = (word != 0) combined with q.
@@ -766,11 +798,11 @@ void bind_shf(Binder& binder) {
   if (binder.require_type() != Type::b32) binder.unsupported("expected .b32");
   bind_rows(binder, Type::b32, {Type::b32, Type::b32, Type::u32});
   if (left) {
-    return bind_handler(binder, clamps ? kThreeWords<funnel<true, true>>
-                                       : kThreeWords<funnel<true, false>>);
+    return bind_handler(
+        binder, clamps ? kThreeWords<funnel<true, true>> : kThreeWords<funnel<true, false>>);
   }
-  bind_handler(binder, clamps ? kThreeWords<funnel<false, true>>
-                              : kThreeWords<funnel<false, false>>);
+  bind_handler(binder,
+               clamps ? kThreeWords<funnel<false, true>> : kThreeWords<funnel<false, false>>);
 }
 
 // --- prmt
@@ -786,6 +818,23 @@ uint32_t permuted(uint32_t a, uint32_t b, uint32_t selector) {
     result |= ((nibble & 8) != 0 ? sign : byte) << (8 * i);
   }
   return result;
+}
+
+// The same for a selector that is an immediate, without signs: what to shift by is known.
+void permute(Warp& warp, const Instruction& instruction, uint32_t mask) {
+  const uint32_t selector = instruction.target;
+  uint32_t* target = warp.row<uint32_t>(instruction.rows[0]);
+  const uint32_t* sources[4];
+  uint32_t shifts[4];
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t byte = selector >> (4 * i) & 7;
+    sources[i] = warp.row<uint32_t>(instruction.rows[byte < 4 ? 1 : 2]);
+    shifts[i] = 8 * (byte & 3);
+  }
+  fill(mask, target, [&](int lane) {
+    return (sources[0][lane] >> shifts[0] & 0xff) | (sources[1][lane] >> shifts[1] & 0xff) << 8 |
+           (sources[2][lane] >> shifts[2] & 0xff) << 16 | (sources[3][lane] >> shifts[3]) << 24;
+  });
 }
 
 // The modes that take their selector from the low two bits: which bytes of {b, a} for each.
@@ -810,6 +859,12 @@ void bind_prmt(Binder& binder) {
   for (size_t mode = 0; mode < std::size(kHandlers); ++mode) {
     if (binder.take(kPermuteModes[mode])) return bind_handler(binder, kHandlers[mode]);
   }
+  const Operand& selector = binder.operand(3);
+  constexpr uint32_t kSigns = 0x8888;
+  if (selector.kind == Operand::Kind::immediate && (selector.bits & kSigns) == 0) {
+    binder.instruction().target = static_cast<uint32_t>(selector.bits);
+    return bind_handler(binder, permute);
+  }
   bind_handler(binder, kThreeWords<permuted>);
 }
 
@@ -818,15 +873,15 @@ struct Entry {
   void (*bind)(Binder&);
 };
 constexpr Entry kEntries[] = {
-    {"add", bind_add},     {"sub", bind_sub},     {"addc", bind_addc},   {"subc", bind_subc},
-    {"mul", bind_mul},     {"mad", bind_mad},     {"madc", bind_madc},   {"mul24", bind_mul24},
-    {"mad24", bind_mul24}, {"sad", bind_sad},     {"div", bind_div},     {"rem", bind_div},
-    {"abs", bind_abs},     {"neg", bind_neg},     {"min", bind_min},     {"max", bind_min},
-    {"popc", bind_popc},   {"clz", bind_clz},     {"bfind", bind_bfind}, {"fns", bind_fns},
-    {"brev", bind_brev},   {"bfe", bind_bfe},     {"bfi", bind_bfi},     {"bmsk", bind_bmsk},
-    {"szext", bind_szext}, {"dp4a", bind_dp4a},   {"dp2a", bind_dp2a},   {"and", bind_logic},
-    {"or", bind_logic},    {"xor", bind_logic},   {"not", bind_not},     {"cnot", bind_cnot},
-    {"lop3", bind_lop3},   {"shf", bind_shf},     {"shl", bind_shl},     {"shr", bind_shr},
+    {"add", bind_add},     {"sub", bind_sub},   {"addc", bind_addc},   {"subc", bind_subc},
+    {"mul", bind_mul},     {"mad", bind_mad},   {"madc", bind_madc},   {"mul24", bind_mul24},
+    {"mad24", bind_mul24}, {"sad", bind_sad},   {"div", bind_div},     {"rem", bind_div},
+    {"abs", bind_abs},     {"neg", bind_neg},   {"min", bind_min},     {"max", bind_min},
+    {"popc", bind_popc},   {"clz", bind_clz},   {"bfind", bind_bfind}, {"fns", bind_fns},
+    {"brev", bind_brev},   {"bfe", bind_bfe},   {"bfi", bind_bfi},     {"bmsk", bind_bmsk},
+    {"szext", bind_szext}, {"dp4a", bind_dp4a}, {"dp2a", bind_dp2a},   {"and", bind_logic},
+    {"or", bind_logic},    {"xor", bind_logic}, {"not", bind_not},     {"cnot", bind_cnot},
+    {"lop3", bind_lop3},   {"shf", bind_shf},   {"shl", bind_shl},     {"shr", bind_shr},
     {"prmt", bind_prmt},
 };
 

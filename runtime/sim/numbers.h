@@ -31,8 +31,8 @@ struct Two {
   Element low, high;
 };
 
-// The same in a lane: the low half of a word, and what is above it does not matter. Loops over lanes
-// stay free of 16-bit arithmetic, which the host compiler does not vectorise well.
+// The same in a lane: the low half of a word, and what is above it does not matter. Loops over
+// lanes stay free of 16-bit arithmetic, which the host compiler does not vectorise well.
 struct LaneHalf {
   uint32_t bits;
 };
@@ -123,14 +123,15 @@ inline float canonical(float result) {
 inline double quieted(double nan) {
   return std::bit_cast<double>(std::bit_cast<uint64_t>(nan) | kQuiet64);
 }
-// A result of f64 arithmetic: a NaN operand goes through, the first one of several.
+// A result of f64 arithmetic: a NaN operand goes through, the last one of several.
 template <class... Operands>
 inline double canonical(double result, Operands... operands) {
   if (!is_nan(result)) return result;
+  double nan = std::bit_cast<double>(kNan64);
   for (const double operand : {operands...}) {
-    if (is_nan(operand)) return quieted(operand);
+    if (is_nan(operand)) nan = quieted(operand);
   }
-  return std::bit_cast<double>(kNan64);
+  return nan;
 }
 template <class... Operands>
 inline float canonical(float result, Operands...) {
@@ -178,10 +179,11 @@ inline T sum_to_odd(T a, T b) {
 
 // --- f16 and bf16: to f32, which is exact, and from it, nearest even
 
-// A choice that leaves no branch to the compiler: it would move the arithmetic of one side into it, and
-// could not vectorise the loop.
-inline uint32_t choose(bool condition, uint32_t yes, uint32_t no) {
-  const uint32_t mask = 0U - static_cast<uint32_t>(condition);
+// A choice that leaves no branch to the compiler: it would move the arithmetic of one side into it,
+// and could not vectorise the loop.
+template <class Bits>
+inline Bits choose(bool condition, std::type_identity_t<Bits> yes, Bits no) {
+  const Bits mask = Bits{0} - static_cast<Bits>(condition);
   return (yes & mask) | (no & ~mask);
 }
 
@@ -198,7 +200,7 @@ inline float widen(LaneHalf value) {
   return std::bit_cast<float>(choose(magnitude > kExponent, kNan32, with_sign));
 }
 inline uint32_t flushed_half(uint32_t bits) {
-  return bits & choose((bits & 0x7c00) == 0, 0x8000, 0xffff);
+  return bits & choose((bits & 0x7c00) == 0, 0x8000, 0xffffU);
 }
 inline float widen(LaneFlushedHalf value) { return widen(LaneHalf{flushed_half(value.bits)}); }
 inline float widen(LaneBrain value) { return std::bit_cast<float>(value.bits << 16); }
@@ -222,7 +224,10 @@ inline LaneHalf narrow<LaneHalf>(float value) {
 }
 template <>
 inline LaneFlushedHalf narrow<LaneFlushedHalf>(float value) {
-  return {flushed_half(narrow<LaneHalf>(value).bits)};
+  // What is below the least normal is flushed before it is rounded.
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const bool is_small = (bits & 0x7fffffff) < (113U << 23);
+  return {choose(is_small, (bits >> 16) & 0x8000, narrow<LaneHalf>(value).bits)};
 }
 template <>
 inline LaneBrain narrow<LaneBrain>(float value) {
@@ -270,8 +275,8 @@ inline Exact decode_float(Format format, uint64_t bits) {
   const uint64_t fraction = bits & ((uint64_t{1} << format.fraction_bits) - 1);
   const auto exponent = static_cast<int>(magnitude >> format.fraction_bits);
   result.significand = exponent == 0 ? fraction : fraction | uint64_t{1} << format.fraction_bits;
-  result.exponent = format.least_exponent() + (exponent == 0 ? 0 : exponent - 1) -
-                    format.fraction_bits;
+  result.exponent =
+      format.least_exponent() + (exponent == 0 ? 0 : exponent - 1) - format.fraction_bits;
   if (magnitude >= format.infinity()) {
     result.kind = fraction == 0 ? Exact::Kind::infinite : Exact::Kind::nan;
     result.significand = fraction;
@@ -290,9 +295,12 @@ inline uint64_t shift_right(uint64_t significand, int shift, bool negative, Roun
       const bool up = half != 0 && (rest > half || (rest == half && (kept & 1) != 0));
       return kept + (up ? 1 : 0);
     }
-    case Rounding::zero: return kept;
-    case Rounding::down: return kept + (negative && rest != 0 ? 1 : 0);
-    case Rounding::up: return kept + (!negative && rest != 0 ? 1 : 0);
+    case Rounding::zero:
+      return kept;
+    case Rounding::down:
+      return kept + (negative && rest != 0 ? 1 : 0);
+    case Rounding::up:
+      return kept + (!negative && rest != 0 ? 1 : 0);
   }
   return kept;
 }
@@ -311,8 +319,8 @@ inline uint64_t encode_float(Format format, const Exact& value, Rounding roundin
   const auto biased = static_cast<uint64_t>(scale - format.least_exponent());
   const uint64_t magnitude = (biased << format.fraction_bits) + kept;
   if (magnitude < format.infinity()) return sign | magnitude;
-  const bool away = rounding == Rounding::nearest ||
-                    rounding == (value.negative ? Rounding::down : Rounding::up);
+  const bool away =
+      rounding == Rounding::nearest || rounding == (value.negative ? Rounding::down : Rounding::up);
   return sign | (format.infinity() - (away ? 0 : 1));
 }
 

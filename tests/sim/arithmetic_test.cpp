@@ -17,9 +17,25 @@ using u64 = uint64_t;
 using s32 = int32_t;
 using s64 = int64_t;
 
-const std::vector<u64> kEdges{0, 1, 2, 31, 32, 33, 63, 64, 255, 0x7fff, 0x8000, 0xffff, 0x7fffffff,
-                              0x80000000, 0xffffffff, 0x100000000, 0x7fffffffffffffff,
-                              0x8000000000000000, 0xffffffffffffffff};
+const std::vector<u64> kEdges{0,
+                              1,
+                              2,
+                              31,
+                              32,
+                              33,
+                              63,
+                              64,
+                              255,
+                              0x7fff,
+                              0x8000,
+                              0xffff,
+                              0x7fffffff,
+                              0x80000000,
+                              0xffffffff,
+                              0x100000000,
+                              0x7fffffffffffffff,
+                              0x8000000000000000,
+                              0xffffffffffffffff};
 const std::vector<u64> kFloatEdges{
     0x00000000, 0x80000000, 0x3f800000, 0xbf800000, 0x3f7fffff, 0x3f800001, 0x40490fdb, 0x7f7fffff,
     0xff7fffff, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc12345, 0x7f800001, 0x00000001, 0x80000001,
@@ -46,7 +62,7 @@ struct IntegerType {
   int bits;
   bool is_signed;
 };
-const std::vector<IntegerType> kIntegers{{"u16", 16, false}, {"s16", 16, true}, {"u32", 32, false},
+const std::vector<IntegerType> kIntegers{{"u16", 16, false}, {"s16", 16, true},  {"u32", 32, false},
                                          {"s32", 32, true},  {"u64", 64, false}, {"s64", 64, true}};
 
 std::string registers(int bits, int sources) {
@@ -60,9 +76,8 @@ TEST(IntegerOps, SumsProductsAndOrderFollowWideArithmetic) {
   for (const auto& [name, bits, is_signed] : kIntegers) {
     const auto value = [&](u64 x) { return number(x, bits, is_signed); };
     const auto binary = [&](const std::string& op, auto function) {
-      expect_integer(op + "." + name + registers(bits, 2), [&](u64 a, u64 b, u64) {
-        return cut(function(value(a), value(b)), bits);
-      });
+      expect_integer(op + "." + name + registers(bits, 2),
+                     [&](u64 a, u64 b, u64) { return cut(function(value(a), value(b)), bits); });
     };
     binary("add", [](I128 a, I128 b) { return a + b; });
     binary("sub", [](I128 a, I128 b) { return a - b; });
@@ -74,9 +89,8 @@ TEST(IntegerOps, SumsProductsAndOrderFollowWideArithmetic) {
       return static_cast<I128>(static_cast<U128>(a) * static_cast<U128>(b));
     });
     if (is_signed || bits < 64) binary("mul.hi", [&](I128 a, I128 b) { return a * b >> bits; });
-    expect_integer("mad.lo." + name + registers(bits, 3), [&](u64 a, u64 b, u64 c) {
-      return cut(static_cast<I128>(a * b + c), bits);
-    });
+    expect_integer("mad.lo." + name + registers(bits, 3),
+                   [&](u64 a, u64 b, u64 c) { return cut(static_cast<I128>(a * b + c), bits); });
     expect_integer("sad." + name + registers(bits, 3), [&](u64 a, u64 b, u64 c) {
       const I128 x = value(a);
       const I128 y = value(b);
@@ -110,7 +124,9 @@ TEST(IntegerOps, WideProductsHaveTwiceTheBits) {
 }
 
 TEST(IntegerOps, SaturationClampsToSigned32) {
-  const auto clamp = [](I128 x) { return u64{u32(s32(x < INT32_MIN ? INT32_MIN : x > INT32_MAX ? INT32_MAX : x))}; };
+  const auto clamp = [](I128 x) {
+    return u64{u32(s32(x < INT32_MIN ? INT32_MIN : x > INT32_MAX ? INT32_MAX : x))};
+  };
   expect_integer("add.sat.s32 %r0, %r1, %r2;",
                  [&](u64 a, u64 b, u64) { return clamp(I128{s32(a)} + s32(b)); });
   expect_integer("sub.sat.s32 %r0, %r1, %r2;",
@@ -167,8 +183,8 @@ TEST(IntegerOps, CarryOfMadReachesTheNextWord) {
   lone.run("mad.lo.cc.u32 %r5, %r1, %r2, %r3;", kAllLanes, bind_arithmetic);
   lone.run("madc.hi.u32 %r6, %r1, %r2, %r4;", kAllLanes, bind_arithmetic);
   for (int lane = 0; lane < kLanes; ++lane) {
-    const u64 expected = u64{lone.r(1)[lane]} * lone.r(2)[lane] +
-                         (u64{lone.r(4)[lane]} << 32 | lone.r(3)[lane]);
+    const u64 expected =
+        u64{lone.r(1)[lane]} * lone.r(2)[lane] + (u64{lone.r(4)[lane]} << 32 | lone.r(3)[lane]);
     EXPECT_EQ(lone.r(5)[lane], u32(expected));
     EXPECT_EQ(lone.r(6)[lane], u32(expected >> 32));
   }
@@ -191,9 +207,8 @@ TEST(BitOps, CountsAndSearches) {
   expect_integer("clz.b32 %r0, %r1;", [&](u64 a, u64, u64) { return u64(31 - top(a, 32)); });
   expect_integer("clz.b64 %r0, %d1;", [&](u64 a, u64, u64) { return u64(63 - top(a, 64)); });
   expect_integer("bfind.u32 %r0, %r1;", [&](u64 a, u64, u64) { return u64{u32(top(a, 32))}; });
-  expect_integer("bfind.s64 %r0, %d1;", [&](u64 a, u64, u64) {
-    return u64{u32(top(s64(a) < 0 ? ~a : a, 64))};
-  });
+  expect_integer("bfind.s64 %r0, %d1;",
+                 [&](u64 a, u64, u64) { return u64{u32(top(s64(a) < 0 ? ~a : a, 64))}; });
   expect_integer("bfind.shiftamt.s32 %r0, %r1;", [&](u64 a, u64, u64) {
     const int at = top(s32(a) < 0 ? ~a : a, 32);
     return u64{u32(at < 0 ? -1 : 31 - at)};
@@ -211,9 +226,9 @@ TEST(BitOps, CountsAndSearches) {
 }
 
 TEST(BitOps, NthSetBitIsFoundBothWays) {
-  const std::vector<Tuple> tuples{{0b1011010, 1, 1},  {0b1011010, 1, 3},     {0b1011010, 2, 1},
-                                  {0b1011010, 6, u64(-2)}, {0b1011010, 0, u64(-1)}, {0b1011010, 3, 0},
-                                  {0b1011010, 2, 0},  {0b1011010, 1, 5}};
+  const std::vector<Tuple> tuples{
+      {0b1011010, 1, 1},       {0b1011010, 1, 3}, {0b1011010, 2, 1}, {0b1011010, 6, u64(-2)},
+      {0b1011010, 0, u64(-1)}, {0b1011010, 3, 0}, {0b1011010, 2, 0}, {0b1011010, 1, 5}};
   const std::vector<u64> expected{1, 4, 3, 4, 0xffffffff, 3, 0xffffffff, 0xffffffff};
   EXPECT_EQ(run_on("fns.b32 %r0, %r1, %r2, %r3;", tuples, bind_arithmetic), expected);
 }
@@ -235,12 +250,14 @@ TEST(BitOps, FieldsAreExtractedWithTheirSign) {
   for (const auto& [name, bits, is_signed] : kIntegers) {
     if (bits < 32) continue;
     const std::string bank = bits == 64 ? "%d" : "%r";
-    expect_integer("bfe." + name + " " + bank + "0, " + bank + "1, %r2, %r3;",
-                   [&](u64 a, u64 b, u64 c) { return bit_field(a, u32(b), u32(c), bits, is_signed); });
+    expect_integer(
+        "bfe." + name + " " + bank + "0, " + bank + "1, %r2, %r3;",
+        [&](u64 a, u64 b, u64 c) { return bit_field(a, u32(b), u32(c), bits, is_signed); });
   }
   std::vector<Tuple> tuples;
   for (u64 position = 0; position < 70; ++position) {
-    for (u64 length = 0; length < 70; ++length) tuples.push_back({0x9abcdef012345678, position, length});
+    for (u64 length = 0; length < 70; ++length)
+      tuples.push_back({0x9abcdef012345678, position, length});
   }
   expect_all("bfe.s32 %r0, %r1, %r2, %r3;", tuples, bind_arithmetic,
              [](u64 a, u64 b, u64 c) { return bit_field(u32(a), u32(b), u32(c), 32, true); });
@@ -257,13 +274,17 @@ TEST(BitOps, FieldsAreExtractedWithTheirSign) {
 }
 
 TEST(BitOps, MasksAndExtensionsWrapOrClamp) {
-  const std::vector<Tuple> tuples{{4, 8, 0}, {30, 4, 0}, {32, 4, 0}, {4, 32, 0}, {0, 0, 0}, {36, 40, 0}};
+  const std::vector<Tuple> tuples{{4, 8, 0},  {30, 4, 0}, {32, 4, 0},
+                                  {4, 32, 0}, {0, 0, 0},  {36, 40, 0}};
   EXPECT_EQ(run_on("bmsk.clamp.b32 %r0, %r1, %r2;", tuples, bind_arithmetic),
             (std::vector<u64>{0xff0, 0xc0000000, 0, 0xfffffff0, 0, 0}));
   EXPECT_EQ(run_on("bmsk.wrap.b32 %r0, %r1, %r2;", tuples, bind_arithmetic),
             (std::vector<u64>{0xff0, 0xc0000000, 0xf, 0, 0, 0xff0}));
-  const std::vector<Tuple> widths{{0x8765f8f1, 4, 0}, {0x8765f8f1, 8, 0}, {0x8765f8f1, 0, 0},
-                                  {0x8765f8f1, 32, 0}, {0x8765f8f1, 36, 0}};
+  const std::vector<Tuple> widths{{0x8765f8f1, 4, 0},
+                                  {0x8765f8f1, 8, 0},
+                                  {0x8765f8f1, 0, 0},
+                                  {0x8765f8f1, 32, 0},
+                                  {0x8765f8f1, 36, 0}};
   EXPECT_EQ(run_on("szext.clamp.s32 %r0, %r1, %r2;", widths, bind_arithmetic),
             (std::vector<u64>{1, 0xfffffff1, 0, 0x8765f8f1, 0x8765f8f1}));
   EXPECT_EQ(run_on("szext.wrap.u32 %r0, %r1, %r2;", widths, bind_arithmetic),
@@ -289,12 +310,10 @@ TEST(BitOps, FunnelShifts) {
     const auto by = [&](u64 c) { return clamps ? std::min<u32>(u32(c), 32) : u32(c) & 31; };
     const auto both = [](u64 a, u64 b) { return static_cast<U128>(u32(b)) << 32 | u32(a); };
     const std::string mode = clamps ? "clamp" : "wrap";
-    expect_integer("shf.l." + mode + ".b32 %r0, %r1, %r2, %r3;", [&](u64 a, u64 b, u64 c) {
-      return u64{u32(both(a, b) << by(c) >> 32)};
-    });
-    expect_integer("shf.r." + mode + ".b32 %r0, %r1, %r2, %r3;", [&](u64 a, u64 b, u64 c) {
-      return u64{u32(both(a, b) >> by(c))};
-    });
+    expect_integer("shf.l." + mode + ".b32 %r0, %r1, %r2, %r3;",
+                   [&](u64 a, u64 b, u64 c) { return u64{u32(both(a, b) << by(c) >> 32)}; });
+    expect_integer("shf.r." + mode + ".b32 %r0, %r1, %r2, %r3;",
+                   [&](u64 a, u64 b, u64 c) { return u64{u32(both(a, b) >> by(c))}; });
   }
 }
 
@@ -344,6 +363,17 @@ TEST(BitOps, LogicOfPredicates) {
   EXPECT_EQ(result("mov.pred %p0, %p2;"), 0xff5533u);
 }
 
+TEST(BitOps, PrmtWithAnImmediateIsThatWithARegister) {
+  const std::vector<Tuple> tuples = tuples_of({0x03020100, 0x87f6a5b4}, 60);
+  for (const u32 selector : {0x5410u, 0x7632u, 0x3210u, 0x0123u, 0x7654u, 0x9999u, 0xffffu}) {
+    std::vector<Tuple> with_selector = tuples;
+    for (Tuple& tuple : with_selector) tuple[2] = selector;
+    EXPECT_EQ(run_on("prmt.b32 %r0, %r1, %r2, " + std::to_string(selector) + ";", tuples,
+                     bind_arithmetic),
+              run_on("prmt.b32 %r0, %r1, %r2, %r3;", with_selector, bind_arithmetic));
+  }
+}
+
 TEST(BitOps, PrmtPicksBytes) {
   expect_integer("prmt.b32 %r0, %r1, %r2, %r3;", [](u64 a, u64 b, u64 c) {
     u64 result = 0;
@@ -355,8 +385,10 @@ TEST(BitOps, PrmtPicksBytes) {
     return result;
   });
   // Bytes are named by their place, so the result shows the selection.
-  const std::vector<Tuple> tuples{{0x03020100, 0x07060504, 0}, {0x03020100, 0x07060504, 1},
-                                  {0x03020100, 0x07060504, 2}, {0x03020100, 0x07060504, 3}};
+  const std::vector<Tuple> tuples{{0x03020100, 0x07060504, 0},
+                                  {0x03020100, 0x07060504, 1},
+                                  {0x03020100, 0x07060504, 2},
+                                  {0x03020100, 0x07060504, 3}};
   const std::map<std::string, std::vector<u64>> modes{
       {"f4e", {0x03020100, 0x04030201, 0x05040302, 0x06050403}},
       {"b4e", {0x05060700, 0x06070001, 0x07000102, 0x00010203}},
@@ -365,7 +397,8 @@ TEST(BitOps, PrmtPicksBytes) {
       {"ecr", {0x00000000, 0x01010100, 0x02020100, 0x03020100}},
       {"rc16", {0x01000100, 0x03020302, 0x01000100, 0x03020302}}};
   for (const auto& [mode, expected] : modes) {
-    EXPECT_EQ(run_on("prmt.b32." + mode + " %r0, %r1, %r2, %r3;", tuples, bind_arithmetic), expected)
+    EXPECT_EQ(run_on("prmt.b32." + mode + " %r0, %r1, %r2, %r3;", tuples, bind_arithmetic),
+              expected)
         << mode;
   }
 }
@@ -373,11 +406,13 @@ TEST(BitOps, PrmtPicksBytes) {
 TEST(IntegerOps, DotProducts) {
   for (const bool a_signed : {false, true}) {
     for (const bool b_signed : {false, true}) {
-      const std::string types = std::string(a_signed ? ".s32" : ".u32") + (b_signed ? ".s32" : ".u32");
+      const std::string types =
+          std::string(a_signed ? ".s32" : ".u32") + (b_signed ? ".s32" : ".u32");
       const std::string operands = types + " %r0, %r1, %r2, %r3;";
       expect_integer("dp4a" + operands, [&](u64 a, u64 b, u64 c) {
         I128 sum = c;
-        for (int i = 0; i < 4; ++i) sum += number(a >> 8 * i, 8, a_signed) * number(b >> 8 * i, 8, b_signed);
+        for (int i = 0; i < 4; ++i)
+          sum += number(a >> 8 * i, 8, a_signed) * number(b >> 8 * i, 8, b_signed);
         return cut(sum, 32);
       });
       for (const int first : {0, 2}) {
@@ -437,10 +472,12 @@ TEST(FloatOps, FlushingTakesSubnormalsAsZeroOnBothSides) {
             (std::vector<u64>{0x3f800000, 0x80000000, 0}));
   EXPECT_EQ(run_on("add.f32 %r0, %r1, %r2;", tuples, bind_arithmetic),
             (std::vector<u64>{0x3f800000, 0x80000001, 1}));
-  EXPECT_EQ(run_on("mul.ftz.f32 %r0, %r1, %r2;", {{{0x80800000, 0x3f000000, 0}}}, bind_arithmetic)[0],
-            0x80000000u);
-  EXPECT_EQ(run_on("min.ftz.f32 %r0, %r1, %r2;", {{{0x80000001, 0x3f000000, 0}}}, bind_arithmetic)[0],
-            0x80000000u);
+  EXPECT_EQ(
+      run_on("mul.ftz.f32 %r0, %r1, %r2;", {{{0x80800000, 0x3f000000, 0}}}, bind_arithmetic)[0],
+      0x80000000u);
+  EXPECT_EQ(
+      run_on("min.ftz.f32 %r0, %r1, %r2;", {{{0x80000001, 0x3f000000, 0}}}, bind_arithmetic)[0],
+      0x80000000u);
   EXPECT_EQ(run_on("abs.ftz.f32 %r0, %r1;", {{{0x80000001, 0, 0}}}, bind_arithmetic)[0], 0u);
 }
 
@@ -451,8 +488,11 @@ TEST(FloatOps, FlushingEndsWithItsInstruction) {
 }
 
 TEST(FloatOps, SaturationIsIntoZeroToOne) {
-  const std::vector<Tuple> tuples{{0x40000000, 0, 0}, {0xbf800000, 0, 0}, {0x7fc00000, 0, 0},
-                                  {0x80000000, 0x80000000, 0}, {0x3e800000, 0, 0}};
+  const std::vector<Tuple> tuples{{0x40000000, 0, 0},
+                                  {0xbf800000, 0, 0},
+                                  {0x7fc00000, 0, 0},
+                                  {0x80000000, 0x80000000, 0},
+                                  {0x3e800000, 0, 0}};
   EXPECT_EQ(run_on("add.sat.f32 %r0, %r1, %r2;", tuples, bind_arithmetic),
             (std::vector<u64>{0x3f800000, 0, 0, 0, 0x3e800000}));
 }
@@ -521,6 +561,17 @@ TEST(FloatOps, ApproximateFunctionsAreWithinTwoUnits) {
   }
 }
 
+TEST(FloatOps, PowersOfTwoAreRoundedOnce) {
+  std::mt19937 random(17);
+  std::uniform_real_distribution<float> in_range(-151, 128);
+  std::vector<Tuple> tuples;
+  for (int i = -160; i <= 130; ++i) tuples.push_back({bits_of(static_cast<float>(i)), 0, 0});
+  for (int i = 0; i < 20000; ++i) tuples.push_back({bits_of(in_range(random)), 0, 0});
+  expect_all("ex2.approx.f32 %r0, %r1;", tuples, bind_arithmetic, [](u64 a, u64, u64) {
+    return u64{bits_of(static_cast<float>(std::exp2(double{float_of(u32(a))})))};
+  });
+}
+
 TEST(FloatOps, ApproximateFunctionsAtTheirEdges) {
   const auto at = [](const std::string& text, u64 a, u64 b = 0) {
     return run_on(text, {{{a, b, 0}}}, bind_arithmetic)[0];
@@ -533,6 +584,11 @@ TEST(FloatOps, ApproximateFunctionsAtTheirEdges) {
   EXPECT_EQ(at("sin.approx.f32 %r0, %r1;", kInfinity), 0x7fffffffu);
   EXPECT_EQ(at("ex2.approx.ftz.f32 %r0, %r1;", 0xc3040000), 0u);  // 2^-132
   EXPECT_EQ(at("ex2.approx.f32 %r0, %r1;", 0xc3040000), 0x20000u);
+  EXPECT_EQ(at("ex2.approx.f32 %r0, %r1;", kInfinity), kInfinity);
+  EXPECT_EQ(at("ex2.approx.f32 %r0, %r1;", 0xff800000), 0u);
+  EXPECT_EQ(at("ex2.approx.f32 %r0, %r1;", 0xffc00001), 0x7fffffffu);
+  EXPECT_EQ(at("ex2.approx.f16 %r0, %r1;", 0x3c00), 0x4000u);
+  EXPECT_EQ(at("tanh.approx.f16 %r0, %r1;", 0xfc00), 0xbc00u);
   EXPECT_EQ(at("div.approx.f32 %r0, %r1, %r2;", 0x3f800000, 0x7f000000), 0u);
   EXPECT_EQ(at("div.approx.f32 %r0, %r1, %r2;", kInfinity, 0x7f000000), 0x7fffffffu);
   EXPECT_EQ(at("div.full.f32 %r0, %r1, %r2;", 0x7f000000, 0x7f000000), 0x3f800000u);
@@ -542,12 +598,14 @@ TEST(FloatOps, DoublesKeepTheirNan) {
   const auto at = [](const std::string& text, u64 a, u64 b) {
     return run_on(text, {{{a, b, 0}}}, bind_arithmetic)[0];
   };
-  EXPECT_EQ(at("add.f64 %d0, %d1, %d2;", 0x3ff0000000000000, 0x3ca0000000000000), 0x3ff0000000000000u);
+  EXPECT_EQ(at("add.f64 %d0, %d1, %d2;", 0x3ff0000000000000, 0x3ca0000000000000),
+            0x3ff0000000000000u);
   EXPECT_EQ(at("add.rp.f64 %d0, %d1, %d2;", 0x3ff0000000000000, 0x3ca0000000000000),
             0x3ff0000000000001u);
   EXPECT_EQ(at("mul.f64 %d0, %d1, %d2;", 0x7ff0000000000000, 0), 0xfff8000000000000u);
   EXPECT_EQ(at("mul.f64 %d0, %d1, %d2;", 0x7ff0000000001234, 0), 0x7ff8000000001234u);
-  EXPECT_EQ(at("max.f64 %d0, %d1, %d2;", 0x7ff8000000001234, 0x4000000000000000), 0x4000000000000000u);
+  EXPECT_EQ(at("max.f64 %d0, %d1, %d2;", 0x7ff8000000001234, 0x4000000000000000),
+            0x4000000000000000u);
   EXPECT_EQ(at("rcp.approx.ftz.f64 %d0, %d1;", 0x4000000012345678, 0), 0x3fe0000000000000u);
   EXPECT_EQ(at("div.rn.f64 %d0, %d1, %d2;", 0x3ff0000000000000, 0x4008000000000000),
             0x3fd5555555555555u);
@@ -557,9 +615,9 @@ TEST(FloatOps, DoublesKeepTheirNan) {
 
 // Triples of 16-bit values, among them all the special ones.
 std::vector<Tuple> tuples16() {
-  const std::vector<u64> edges{0x0000, 0x8000, 0x0001, 0x8001, 0x03ff, 0x0400, 0x3bff, 0x3c00, 0x3c01,
-                               0xbc00, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0x3f80, 0x3f81,
-                               0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x0080, 0x007f};
+  const std::vector<u64> edges{0x0000, 0x8000, 0x0001, 0x8001, 0x03ff, 0x0400, 0x3bff, 0x3c00,
+                               0x3c01, 0xbc00, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00, 0x7c01,
+                               0x3f80, 0x3f81, 0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x0080, 0x007f};
   std::vector<Tuple> tuples = tuples_of(edges, 60000);
   for (Tuple& tuple : tuples) {
     for (u64& value : tuple) value &= 0xffff;
@@ -610,14 +668,16 @@ TEST(HalfOps, PairsAreTwoOfOne) {
       const std::vector<u64> both = run_on(op + type + "x2" + operands, pairs, bind_arithmetic);
       const std::vector<u64> lows = run_on(op + type + operands, low, bind_arithmetic);
       const std::vector<u64> highs = run_on(op + type + operands, high, bind_arithmetic);
-      for (size_t i = 0; i < pairs.size(); ++i) EXPECT_EQ(both[i], highs[i] << 16 | lows[i]) << op << type;
+      for (size_t i = 0; i < pairs.size(); ++i)
+        EXPECT_EQ(both[i], highs[i] << 16 | lows[i]) << op << type;
     }
   }
 }
 
 TEST(HalfOps, FlushingIsForSubnormalHalves) {
   EXPECT_EQ(run_on("add.ftz.f16 %r0, %r1, %r2;", {{{0x0001, 0x8000, 0}}}, bind_arithmetic)[0], 0u);
-  EXPECT_EQ(run_on("mul.ftz.f16 %r0, %r1, %r2;", {{{0x8400, 0x3800, 0}}}, bind_arithmetic)[0], 0x8000u);
+  EXPECT_EQ(run_on("mul.ftz.f16 %r0, %r1, %r2;", {{{0x8400, 0x3800, 0}}}, bind_arithmetic)[0],
+            0x8000u);
   EXPECT_EQ(run_on("mul.f16 %r0, %r1, %r2;", {{{0x8400, 0x3800, 0}}}, bind_arithmetic)[0], 0x8200u);
 }
 
@@ -629,21 +689,20 @@ TEST(Compare, EveryComparisonOfFloats) {
     bool (*ordered)(double, double);
     bool unordered;
   };
-  const std::vector<Case> cases{
-      {"eq", [](double a, double b) { return a == b; }, false},
-      {"ne", [](double a, double b) { return a != b; }, false},
-      {"lt", [](double a, double b) { return a < b; }, false},
-      {"le", [](double a, double b) { return a <= b; }, false},
-      {"gt", [](double a, double b) { return a > b; }, false},
-      {"ge", [](double a, double b) { return a >= b; }, false},
-      {"equ", [](double a, double b) { return a == b; }, true},
-      {"neu", [](double a, double b) { return a != b; }, true},
-      {"ltu", [](double a, double b) { return a < b; }, true},
-      {"leu", [](double a, double b) { return a <= b; }, true},
-      {"gtu", [](double a, double b) { return a > b; }, true},
-      {"geu", [](double a, double b) { return a >= b; }, true},
-      {"num", [](double, double) { return true; }, false},
-      {"nan", [](double, double) { return false; }, true}};
+  const std::vector<Case> cases{{"eq", [](double a, double b) { return a == b; }, false},
+                                {"ne", [](double a, double b) { return a != b; }, false},
+                                {"lt", [](double a, double b) { return a < b; }, false},
+                                {"le", [](double a, double b) { return a <= b; }, false},
+                                {"gt", [](double a, double b) { return a > b; }, false},
+                                {"ge", [](double a, double b) { return a >= b; }, false},
+                                {"equ", [](double a, double b) { return a == b; }, true},
+                                {"neu", [](double a, double b) { return a != b; }, true},
+                                {"ltu", [](double a, double b) { return a < b; }, true},
+                                {"leu", [](double a, double b) { return a <= b; }, true},
+                                {"gtu", [](double a, double b) { return a > b; }, true},
+                                {"geu", [](double a, double b) { return a >= b; }, true},
+                                {"num", [](double, double) { return true; }, false},
+                                {"nan", [](double, double) { return false; }, true}};
   const double nan = std::nan("");
   const std::vector<double> values{0.0, -0.0, 1.0, -1.0, 2.5, HUGE_VAL, -HUGE_VAL, nan};
   const SmallFormat half(5);
@@ -651,7 +710,8 @@ TEST(Compare, EveryComparisonOfFloats) {
     for (const double a : values) {
       for (const double b : values) {
         LoneWarp lone;
-        const bool expected = std::isnan(a) || std::isnan(b) ? example.unordered : example.ordered(a, b);
+        const bool expected =
+            std::isnan(a) || std::isnan(b) ? example.unordered : example.ordered(a, b);
         const u32 all = expected ? kAllLanes : 0;
         for (int lane = 0; lane < kLanes; ++lane) {
           lone.r(1)[lane] = bits_of(static_cast<float>(a));
@@ -705,8 +765,8 @@ TEST(Compare, CombinesWithAPredicateInBothTargets) {
     for (const bool negated : {false, true}) {
       lone.p(2) = c;
       lone.p(0) = lone.p(1) = 0x80000001;
-      lone.run("setp.lt." + op + ".s32 %p0|%p1, %r1, 20, " + (negated ? "!%p2;" : "%p2;"), 0x7ffffffe,
-               bind_arithmetic);
+      lone.run("setp.lt." + op + ".s32 %p0|%p1, %r1, 20, " + (negated ? "!%p2;" : "%p2;"),
+               0x7ffffffe, bind_arithmetic);
       const auto combine = [&](u32 bits) {
         const u32 with = negated ? ~c : c;
         const u32 result = op == "and" ? bits & with : op == "or" ? bits | with : bits ^ with;
@@ -756,7 +816,8 @@ TEST(Compare, SetWritesWhatItsTypeCallsTrue) {
             (std::vector<u64>{0x3f800000, 0}));
   EXPECT_EQ(run_on("set.gt.u32.f32 %r0, %r1, %r2;", tuples, bind_arithmetic),
             (std::vector<u64>{0xffffffff, 0}));
-  EXPECT_EQ(run_on("set.lt.f16.f16 %r0, %r1, %r2;", {{{0x3c00, 0x4000, 0}}}, bind_arithmetic)[0], 0x3c00u);
+  EXPECT_EQ(run_on("set.lt.f16.f16 %r0, %r1, %r2;", {{{0x3c00, 0x4000, 0}}}, bind_arithmetic)[0],
+            0x3c00u);
   EXPECT_EQ(run_on("set.lt.f16x2.f16x2 %r0, %r1, %r2;", {{{0x3c005000, 0x40004000, 0}}},
                    bind_arithmetic)[0],
             0x3c000000u);
@@ -776,7 +837,8 @@ TEST(Compare, SelectionsTakeOneOfTwo) {
     EXPECT_EQ(lone.r(0)[lane], set ? 7 : 100 + static_cast<u32>(lane));
     EXPECT_EQ(lone.d(0)[lane], set ? 1000 + static_cast<u64>(lane) : 0);
   }
-  const std::vector<Tuple> tuples{{5, 6, 0}, {5, 6, 0xffffffff}, {5, 6, 0x80000000}, {5, 6, 0x80000001}};
+  const std::vector<Tuple> tuples{
+      {5, 6, 0}, {5, 6, 0xffffffff}, {5, 6, 0x80000000}, {5, 6, 0x80000001}};
   EXPECT_EQ(run_on("slct.u32.s32 %r0, %r1, %r2, %r3;", tuples, bind_arithmetic),
             (std::vector<u64>{5, 6, 6, 6}));
   EXPECT_EQ(run_on("slct.u32.f32 %r0, %r1, %r2, %r3;", tuples, bind_arithmetic),
@@ -789,9 +851,9 @@ TEST(Compare, Properties) {
   LoneWarp lone;
   const std::vector<u32> values{0, 0x3f800000, 1, 0x7f800000, 0x7fc00000};
   for (int lane = 0; lane < kLanes; ++lane) lone.r(1)[lane] = values[static_cast<size_t>(lane) % 5];
-  const std::map<std::string, u32> expected{{"finite", 0b00111},     {"infinite", 0b01000},
-                                            {"number", 0b01111},     {"notanumber", 0b10000},
-                                            {"normal", 0b00011},     {"subnormal", 0b00100}};
+  const std::map<std::string, u32> expected{{"finite", 0b00111}, {"infinite", 0b01000},
+                                            {"number", 0b01111}, {"notanumber", 0b10000},
+                                            {"normal", 0b00011}, {"subnormal", 0b00100}};
   for (const auto& [name, bits] : expected) {
     lone.run("testp." + name + ".f32 %p0, %r1;", kAllLanes, bind_arithmetic);
     EXPECT_EQ(lone.p(0) & 31, bits) << name;
@@ -809,7 +871,8 @@ TEST(Move, PacksAndUnpacksTheFirstPartLowest) {
             0x0001000300020001u);
   EXPECT_EQ(run_on("mov.b64 {_, %r0}, %d1;", {{{0x1111111122222222, 0, 0}}}, bind_arithmetic)[0],
             0x11111111u);
-  EXPECT_EQ(run_on("mov.b32 {%r0, %r4}, %r1;", {{{0x11112222, 0, 0}}}, bind_arithmetic)[0], 0x2222u);
+  EXPECT_EQ(run_on("mov.b32 {%r0, %r4}, %r1;", {{{0x11112222, 0, 0}}}, bind_arithmetic)[0],
+            0x2222u);
   EXPECT_EQ(run_on("mov.f64 %d0, %d1;", {{{0x1234567812345678, 0, 0}}}, bind_arithmetic)[0],
             0x1234567812345678u);
 }
@@ -822,9 +885,9 @@ TEST(Move, AVectorOfAnotherSizeIsRefused) {
 TEST(Arithmetic, WhatIsNotKnownIsRefused) {
   LoneWarp lone;
   for (const std::string text :
-       {"add.rn.frob.f32 %r0, %r1, %r2;", "mul.f16.rz %r0, %r1, %r2;", "div.full.f64 %d0, %d1, %d2;",
-        "add.sat.u32 %r0, %r1, %r2;", "setp.num.s32 %p0, %r1, %r2;", "mul.s32 %r0, %r1, %r2;",
-        "bfe.u16 %r0, %r1, %r2, %r3;", "add.s32 %r0, %r1;"}) {
+       {"add.rn.frob.f32 %r0, %r1, %r2;", "mul.f16.rz %r0, %r1, %r2;",
+        "div.full.f64 %d0, %d1, %d2;", "add.sat.u32 %r0, %r1, %r2;", "setp.num.s32 %p0, %r1, %r2;",
+        "mul.s32 %r0, %r1, %r2;", "bfe.u16 %r0, %r1, %r2, %r3;", "add.s32 %r0, %r1;"}) {
     EXPECT_THROW(lone.run(text, kAllLanes, bind_arithmetic), Error) << text;
   }
 }

@@ -18,10 +18,10 @@ struct NumberType {
   bool is_signed;
   bool is_float;
 };
-const std::vector<NumberType> kIntegers{
-    {"u8", 8, false, false},   {"s8", 8, true, false},   {"u16", 16, false, false},
-    {"s16", 16, true, false},  {"u32", 32, false, false}, {"s32", 32, true, false},
-    {"u64", 64, false, false}, {"s64", 64, true, false}};
+const std::vector<NumberType> kIntegers{{"u8", 8, false, false},   {"s8", 8, true, false},
+                                        {"u16", 16, false, false}, {"s16", 16, true, false},
+                                        {"u32", 32, false, false}, {"s32", 32, true, false},
+                                        {"u64", 64, false, false}, {"s64", 64, true, false}};
 const std::vector<NumberType> kFloats{
     {"f16", 16, true, true}, {"f32", 32, true, true}, {"f64", 64, true, true}};
 
@@ -32,10 +32,28 @@ const std::vector<std::string> kIntegerRoundings{"rni", "rzi", "rmi", "rpi"};
 
 // Bits of every type at its edges, padded by others: what is above a type's bits must not matter.
 std::vector<Tuple> sources_of(const NumberType& type) {
-  std::vector<u64> values{0, 1, 2, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0xffff, 0x7fffffff, 0x80000000,
-                          0xffffffff, 0xffffff81, 0x01000001, 0x01000003, 0x7fffffffffffffff,
-                          0x8000000000000000, 0xffffffffffffffff, 0xfffffffffffffc00,
-                          0x7ffffffffffffdff, 0x0020000000000001, 0x8000008000000000,
+  std::vector<u64> values{0,
+                          1,
+                          2,
+                          0x7f,
+                          0x80,
+                          0xff,
+                          0x7fff,
+                          0x8000,
+                          0xffff,
+                          0x7fffffff,
+                          0x80000000,
+                          0xffffffff,
+                          0xffffff81,
+                          0x01000001,
+                          0x01000003,
+                          0x7fffffffffffffff,
+                          0x8000000000000000,
+                          0xffffffffffffffff,
+                          0xfffffffffffffc00,
+                          0x7ffffffffffffdff,
+                          0x0020000000000001,
+                          0x8000008000000000,
                           0x8000008000000001};
   const auto add = [&](double value) {
     if (type.name == "f64") values.push_back(std::bit_cast<u64>(value));
@@ -43,10 +61,31 @@ std::vector<Tuple> sources_of(const NumberType& type) {
     if (type.name == "f16") values.push_back(kHalf.nearest(Quad{value}));
   };
   if (type.is_float) {
-    for (const double value : {0.5, 1.5, 2.5, 0.49999997, 255.5, 256.0, 65504.0, 65519.99, 65520.0, 1e-8,
-                               5.97e-8, 2.98e-8, 6.1e-5, 1e-40, 3.4028235e38, 3.4028236e38, 1e39,
-                               2147483647.0, 2147483648.0, 4294967295.0, 4294967296.0,
-                               9223372036854775807.0, 18446744073709551616.0, HUGE_VAL, std::nan("")}) {
+    for (const double value : {0.5,
+                               1.5,
+                               2.5,
+                               0.49999997,
+                               255.5,
+                               256.0,
+                               65504.0,
+                               65519.99,
+                               65520.0,
+                               1e-8,
+                               5.97e-8,
+                               2.98e-8,
+                               6.1e-5,
+                               1e-40,
+                               3.4028235e38,
+                               3.4028236e38,
+                               1e39,
+                               2147483647.0,
+                               2147483648.0,
+                               4294967295.0,
+                               4294967296.0,
+                               9223372036854775807.0,
+                               18446744073709551616.0,
+                               HUGE_VAL,
+                               std::nan("")}) {
       add(value);
       add(-value);
     }
@@ -276,15 +315,16 @@ TEST(Convert, PackSaturatesAndShiftsTheThirdOperand) {
   EXPECT_EQ(one("cvt.pack.sat.s16.s32 %r0, %r1, %r2;", u32(-40000), 300), 0x8000012cu);
   EXPECT_EQ(one("cvt.pack.sat.u8.s32.b32 %r0, %r1, %r2, %r3;", 300, 17, 0xaabbccdd), 0xccddff11u);
   EXPECT_EQ(one("cvt.pack.sat.s8.s32.b32 %r0, %r1, %r2, %r3;", u32(-300), 1, 0x1234), 0x12348001u);
-  EXPECT_EQ(one("cvt.pack.sat.s4.s32.b32 %r0, %r1, %r2, %r3;", u32(-9), 9, 0xaabbccdd), 0xbbccdd87u);
+  EXPECT_EQ(one("cvt.pack.sat.s4.s32.b32 %r0, %r1, %r2, %r3;", u32(-9), 9, 0xaabbccdd),
+            0xbbccdd87u);
   EXPECT_EQ(one("cvt.pack.sat.u2.s32.b32 %r0, %r1, %r2, %r3;", 2, 9, 0xaabbccdd), 0xabbccddbu);
 }
 
 TEST(Convert, WhatIsNotKnownIsRefused) {
   LoneWarp lone;
-  for (const std::string text :
-       {"cvt.rn.satfinite.e4m3x2.f32 %r0, %r1, %r2;", "cvt.u32.b32 %r0, %r1;",
-        "cvt.rn.tf32.f32 %r0, %r1;", "cvt.pack.sat.u8.s32 %r0, %r1, %r2;", "cvt.u64.u64 %r0, %d1;"}) {
+  for (const std::string text : {"cvt.rn.satfinite.e4m3x2.f32 %r0, %r1, %r2;",
+                                 "cvt.u32.b32 %r0, %r1;", "cvt.rn.tf32.f32 %r0, %r1;",
+                                 "cvt.pack.sat.u8.s32 %r0, %r1, %r2;", "cvt.u64.u64 %r0, %d1;"}) {
     EXPECT_ANY_THROW(lone.run(text, kAllLanes, bind_convert)) << text;
   }
 }

@@ -17,6 +17,7 @@ struct InstructionCase {
   // Whether results must agree bit for bit; approximate functions agree within `ulps`.
   bool is_exact = true;
   double ulps = 0;
+  double absolute = 0;  // or this near
 };
 
 std::vector<InstructionCase> instruction_cases();

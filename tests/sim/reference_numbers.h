@@ -15,8 +15,8 @@ __extension__ using QuadBits = unsigned __int128;
 inline bool is_negative(Quad x) { return std::bit_cast<QuadBits>(x) >> 127 != 0; }
 inline Quad size_of(Quad x) { return is_negative(x) ? -x : x; }
 inline bool is_infinite(Quad x) { return size_of(x) == Quad{HUGE_VAL}; }
-// a + b for a sum that is finite and not zero: if it is not exact, the neighbour that has an odd last
-// bit, which is no value of a smaller format and no tie between two of them.
+// a + b for a sum that is finite and not zero: if it is not exact, the neighbour that has an odd
+// last bit, which is no value of a smaller format and no tie between two of them.
 inline Quad odd_sum(Quad a, Quad b) {
   const Quad sum = a + b;
   const Quad part = sum - a;
@@ -82,14 +82,15 @@ inline uint32_t rounded_root(float a, int mode) {
 class SmallFormat {
  public:
   explicit SmallFormat(int exponent_bits)
-      : fraction_bits_(15 - exponent_bits), infinity_(((1U << exponent_bits) - 1) << fraction_bits_) {
+      : fraction_bits_(15 - exponent_bits),
+        infinity_(((1U << exponent_bits) - 1) << fraction_bits_) {
     const int bias = (1 << (exponent_bits - 1)) - 1;
     for (uint32_t bits = 0; bits <= infinity_; ++bits) {
       const auto exponent = static_cast<int>(bits >> fraction_bits_);
       const uint32_t fraction = bits & ((1U << fraction_bits_) - 1);
       const uint32_t significand = exponent == 0 ? fraction : fraction | 1U << fraction_bits_;
-      values_.push_back(
-          Quad(significand) * Quad{std::ldexp(1.0, std::max(exponent, 1) - bias - fraction_bits_)});
+      values_.push_back(Quad(significand) *
+                        Quad{std::ldexp(1.0, std::max(exponent, 1) - bias - fraction_bits_)});
     }
   }
 
@@ -133,7 +134,8 @@ class SmallFormat {
  private:
   int fraction_bits_;
   uint32_t infinity_;
-  std::vector<Quad> values_;  // by bits, of both zeros the positive one; the last stands for infinity
+  std::vector<Quad>
+      values_;  // by bits, of both zeros the positive one; the last stands for infinity
 };
 
 }  // namespace kiln::runtime::sim

@@ -20,7 +20,7 @@ int main(int argc,char**argv){
     auto t1=std::chrono::steady_clock::now();
     try{ s=run_instruction(*sim,c,in);}catch(std::exception&e){ fmt::print("SIM {} [{}]: {}\n",c.text,c.types,std::string(e.what()).substr(0,400)); ++unsup; sim=Device::open("sim:a100-sxm4-80gb"); continue; }
     auto t2=std::chrono::steady_clock::now(); tg+=std::chrono::duration<double>(t1-t0).count(); ts+=std::chrono::duration<double>(t2-t1).count();
-    size_t n=0,first=0; double worst=0; for(size_t i=0;i<g.size();++i){ bool diff = c.is_exact? g[i]!=s[i] : ulps(g[i],s[i])>c.ulps; if(!c.is_exact) worst=std::max(worst,ulps(g[i],s[i])); if(diff){ if(!n) first=i; ++n; } }
+    size_t n=0,first=0; double worst=0; for(size_t i=0;i<g.size();++i){ bool diff = c.is_exact? g[i]!=s[i] : (ulps(g[i],s[i])>c.ulps && !(std::abs(std::bit_cast<float>((uint32_t)g[i])-std::bit_cast<float>((uint32_t)s[i]))<=c.absolute)); if(!c.is_exact) worst=std::max(worst,ulps(g[i],s[i])); if(diff){ if(!n) first=i; ++n; } }
     if(n){ ++bad; fmt::print("DIFF {} [{}] {}/{}: a={:#x} b={:#x} c={:#x} gpu={:#x} sim={:#x}",c.text,c.types,n,g.size(),in.a[first],in.b[first],in.c[first],g[first],s[first]); 
       size_t shown=0; for(size_t i=first+1;i<g.size()&&shown<2;++i) if(c.is_exact? g[i]!=s[i]:ulps(g[i],s[i])>c.ulps){ fmt::print(" | {:#x} {:#x} {:#x} gpu={:#x} sim={:#x}",in.a[i],in.b[i],in.c[i],g[i],s[i]); ++shown;} fmt::print("\n"); } else ++good;
     if(!c.is_exact) fmt::print("near {} worst {} ulps\n",c.text,worst);
