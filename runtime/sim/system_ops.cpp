@@ -1,6 +1,7 @@
 // What belongs to the device runtime rather than to a data path: clocks, traps, printf, assert.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <mutex>
