@@ -235,8 +235,9 @@ TEST(BitOps, NthSetBitIsFoundBothWays) {
 
 // The loops of the PTX ISA, bit by bit.
 u64 bit_field(u64 a, u32 position, u32 length, int bits, bool is_signed) {
-  position &= 0xff;
-  length &= 0xff;
+  // The low bytes of the operands count; of 64 bits the GPU takes them whole.
+  position = bits == 64 ? std::min(position, 1000u) : position & 0xff;
+  length = bits == 64 ? std::min(length, 1000u) : length & 0xff;
   const u32 last = static_cast<u32>(bits) - 1;
   const u64 sign = !is_signed || length == 0 ? 0 : a >> std::min(position + length - 1, last) & 1;
   u64 result = 0;
