@@ -22,21 +22,27 @@ constexpr std::array<std::pair<std::string_view, Type>, 21> kTypes{{
 
 int type_bits(Type type) {
   switch (type) {
-    case Type::pred: return 1;
+    case Type::pred:
+      return 1;
     case Type::b8:
     case Type::u8:
-    case Type::s8: return 8;
+    case Type::s8:
+      return 8;
     case Type::b16:
     case Type::u16:
     case Type::s16:
     case Type::f16:
-    case Type::bf16: return 16;
+    case Type::bf16:
+      return 16;
     case Type::b64:
     case Type::u64:
     case Type::s64:
-    case Type::f64: return 64;
-    case Type::b128: return 128;
-    default: return 32;
+    case Type::f64:
+      return 64;
+    case Type::b128:
+      return 128;
+    default:
+      return 32;
   }
 }
 
@@ -48,8 +54,10 @@ bool is_float(Type type) {
     case Type::tf32:
     case Type::f16x2:
     case Type::bf16x2:
-    case Type::f64: return true;
-    default: return false;
+    case Type::f64:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -114,9 +122,10 @@ const Operand& Binder::operand(int index) const {
 
 void Binder::require_operands(int least, int most) const {
   if (operand_count() < least || operand_count() > most) {
-    unsupported(least == most ? fmt::format("it has {} operands, expected {}", operand_count(), least)
-                              : fmt::format("it has {} operands, expected {} to {}",
-                                            operand_count(), least, most));
+    unsupported(
+        least == most
+            ? fmt::format("it has {} operands, expected {}", operand_count(), least)
+            : fmt::format("it has {} operands, expected {} to {}", operand_count(), least, most));
   }
 }
 
@@ -128,10 +137,14 @@ namespace {
 
 Type at_least_word(RegisterClass kind) {
   switch (kind) {
-    case RegisterClass::predicate: return Type::pred;
-    case RegisterClass::bits16: return Type::b16;
-    case RegisterClass::bits32: return Type::b32;
-    case RegisterClass::bits64: return Type::b64;
+    case RegisterClass::predicate:
+      return Type::pred;
+    case RegisterClass::bits16:
+      return Type::b16;
+    case RegisterClass::bits32:
+      return Type::b32;
+    case RegisterClass::bits64:
+      return Type::b64;
   }
   return Type::b32;
 }

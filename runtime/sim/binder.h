@@ -12,8 +12,27 @@
 namespace kiln::runtime::sim {
 
 enum class Type : uint8_t {
-  pred, b8, u8, s8, b16, u16, s16, f16, bf16, b32, u32, s32, f32, tf32, f16x2, bf16x2, b64, u64,
-  s64, f64, b128
+  pred,
+  b8,
+  u8,
+  s8,
+  b16,
+  u16,
+  s16,
+  f16,
+  bf16,
+  b32,
+  u32,
+  s32,
+  f32,
+  tf32,
+  f16x2,
+  bf16x2,
+  b64,
+  u64,
+  s64,
+  f64,
+  b128
 };
 int type_bits(Type type);  // 1 for pred
 bool is_float(Type type);
@@ -33,7 +52,7 @@ class Binder {
   bool take(std::string_view part);
   std::optional<Type> take_type();  // the first type that is left
   Type require_type();
-  Rounding take_rounding();  // .rn .rz .rm .rp and .rni .rzi .rmi .rpi; nearest without one
+  Rounding take_rounding();     // .rn .rz .rm .rp and .rni .rzi .rmi .rpi; nearest without one
   std::string_view take_any();  // the first part that is left, or ""
 
   int operand_count() const { return static_cast<int>(statement_->operands.size()); }
@@ -76,8 +95,8 @@ bool bind_integer(Binder& binder);     // integer_ops.cpp, of bind_arithmetic
 bool bind_float(Binder& binder);       // float_ops.cpp, of bind_arithmetic
 bool bind_compare(Binder& binder);     // compare.cpp, of bind_arithmetic
 bool bind_convert(Binder& binder);     // convert.cpp: cvt
-bool bind_warp(Binder& binder);        // warp_ops.cpp: shfl, vote, match, redux, activemask; bind_mma
-bool bind_mma(Binder& binder);         // mma.cpp: mma, movmatrix
-bool bind_memory(Binder& binder);      // memory_ops.cpp: ld, st, atom, red, cp.async, ldmatrix, fence
+bool bind_warp(Binder& binder);    // warp_ops.cpp: shfl, vote, match, redux, activemask; bind_mma
+bool bind_mma(Binder& binder);     // mma.cpp: mma, movmatrix
+bool bind_memory(Binder& binder);  // memory_ops.cpp: ld, st, atom, red, cp.async, ldmatrix, fence
 
 }  // namespace kiln::runtime::sim

@@ -339,8 +339,7 @@ Handler frequent_handler(const Conversion& conversion, const Instruction& instru
   if (conversion.integral) return nullptr;
   if (source == Type::f16 && target == Type::f32) return map<kWiden<LaneHalf>, float, LaneHalf>;
   if (source == Type::f64 && target == Type::f32) {
-    return with_mode<
-        map<[](double value) { return static_cast<float>(value); }, float, double>>(
+    return with_mode<map<[](double value) { return static_cast<float>(value); }, float, double>>(
         instruction);
   }
   if (instruction.rounding != Rounding::nearest || source != Type::f32) return nullptr;

@@ -81,7 +81,7 @@ class Decoder : public Binder {
     bool reads = false;
     bool writes = false;
   };
-  std::vector<Use> uses_;  // of program_->rows
+  std::vector<Use> uses_;          // of program_->rows
   std::vector<size_t> first_row_;  // of each instruction
   std::map<std::pair<uint64_t, int>, Row> constants_;
   Places module_places_;
@@ -192,15 +192,24 @@ uint64_t Decoder::immediate_bits(const Operand& operand, Type type) const {
 Row Decoder::special(std::string_view name, Type type) {
   if (type_bits(type) > 32) unsupported("a special register of 32 bits is read as 64");
   constexpr std::pair<std::string_view, Special> kNames[] = {
-      {"%tid.x", Special::tid_x},       {"%tid.y", Special::tid_y},
-      {"%tid.z", Special::tid_z},       {"%ntid.x", Special::ntid_x},
-      {"%ntid.y", Special::ntid_y},     {"%ntid.z", Special::ntid_z},
-      {"%ctaid.x", Special::ctaid_x},   {"%ctaid.y", Special::ctaid_y},
-      {"%ctaid.z", Special::ctaid_z},   {"%nctaid.x", Special::nctaid_x},
-      {"%nctaid.y", Special::nctaid_y}, {"%nctaid.z", Special::nctaid_z},
-      {"%laneid", Special::laneid},     {"%warpid", Special::warpid},
-      {"%nwarpid", Special::nwarpid},   {"%smid", Special::smid},
-      {"%nsmid", Special::nsmid},       {"%lanemask_eq", Special::lanemask_eq},
+      {"%tid.x", Special::tid_x},
+      {"%tid.y", Special::tid_y},
+      {"%tid.z", Special::tid_z},
+      {"%ntid.x", Special::ntid_x},
+      {"%ntid.y", Special::ntid_y},
+      {"%ntid.z", Special::ntid_z},
+      {"%ctaid.x", Special::ctaid_x},
+      {"%ctaid.y", Special::ctaid_y},
+      {"%ctaid.z", Special::ctaid_z},
+      {"%nctaid.x", Special::nctaid_x},
+      {"%nctaid.y", Special::nctaid_y},
+      {"%nctaid.z", Special::nctaid_z},
+      {"%laneid", Special::laneid},
+      {"%warpid", Special::warpid},
+      {"%nwarpid", Special::nwarpid},
+      {"%smid", Special::smid},
+      {"%nsmid", Special::nsmid},
+      {"%lanemask_eq", Special::lanemask_eq},
       {"%lanemask_le", Special::lanemask_le},
       {"%lanemask_lt", Special::lanemask_lt},
       {"%lanemask_ge", Special::lanemask_ge},
@@ -235,8 +244,9 @@ void Decoder::add_row(const Operand& operand, Type type, bool reads, bool writes
       return;
     case Operand::Kind::immediate: {
       if (writes) unsupported("an immediate cannot be written");
-      Row row = constant(immediate_bits(operand, type),
-                         type == Type::pred ? 0 : type_bits(type) == 64 ? 8 : 4);
+      Row row = constant(immediate_bits(operand, type), type == Type::pred      ? 0
+                                                        : type_bits(type) == 64 ? 8
+                                                                                : 4);
       row.negated = operand.negated;
       push_row(row, false, false);
       return;
@@ -384,9 +394,8 @@ bool Decoder::control_flow(const Statement& statement, int depth) {
 void Decoder::emit(const Statement& statement, int depth) {
   if (statement.name[0] == "call") return call(statement, depth);
   begin(statement);
-  const bool known = control_flow(statement, depth) || bind_system(*this) ||
-                     bind_memory(*this) || bind_arithmetic(*this) || bind_convert(*this) ||
-                     bind_warp(*this);
+  const bool known = control_flow(statement, depth) || bind_system(*this) || bind_memory(*this) ||
+                     bind_arithmetic(*this) || bind_convert(*this) || bind_warp(*this);
   if (!known) unsupported("the instruction is not known");
   finish();
 }
@@ -487,8 +496,7 @@ std::shared_ptr<const Program> Decoder::run() {
   const auto place_dynamic = [&](const std::vector<Variable>& variables, Places& places) {
     for (const Variable& variable : variables) {
       if (variable.space != Space::shared || variable.bytes != 0) continue;
-      program_->dynamic_shared_offset =
-          align_up(program_->dynamic_shared_offset, variable.align);
+      program_->dynamic_shared_offset = align_up(program_->dynamic_shared_offset, variable.align);
       places[variable.name] = {.space = Space::shared,
                                .address = static_cast<uint64_t>(program_->dynamic_shared_offset)};
     }
@@ -534,7 +542,9 @@ void Decoder::place_registers() {
     blocks.back().end = i + 1;
     block_of[i] = blocks.size() - 1;
   }
-  const auto set = [](std::vector<uint64_t>& bits, size_t i) { bits[i / 64] |= uint64_t{1} << i % 64; };
+  const auto set = [](std::vector<uint64_t>& bits, size_t i) {
+    bits[i / 64] |= uint64_t{1} << i % 64;
+  };
   const auto has = [](const std::vector<uint64_t>& bits, size_t i) {
     return (bits[i / 64] >> i % 64 & 1) != 0;
   };
@@ -629,9 +639,12 @@ void Decoder::place_registers() {
   constexpr int64_t kBytes[kClasses] = {4, kRowBytes, 2 * kRowBytes};
   const auto class_index = [&](size_t reg) -> size_t {
     switch (registers_[reg]) {
-      case RegisterClass::predicate: return 0;
-      case RegisterClass::bits64: return 2;
-      default: return 1;
+      case RegisterClass::predicate:
+        return 0;
+      case RegisterClass::bits64:
+        return 2;
+      default:
+        return 1;
     }
   };
   std::vector<uint32_t> free_slots[kClasses];

@@ -16,10 +16,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kWarpSlice = 20'000;     // instructions before the next warp has its turn
-constexpr uint64_t kGroupSlice = 2'000;     // before the other lanes of the warp have theirs
-constexpr std::byte kUnwritten{0xcd};        // shared and local memory before the first write
-constexpr uint64_t kCtaSlice = 4'000'000;   // before other CTAs may be what it waits for
+constexpr uint64_t kWarpSlice = 20'000;    // instructions before the next warp has its turn
+constexpr uint64_t kGroupSlice = 2'000;    // before the other lanes of the warp have theirs
+constexpr std::byte kUnwritten{0xcd};      // shared and local memory before the first write
+constexpr uint64_t kCtaSlice = 4'000'000;  // before other CTAs may be what it waits for
 
 // --- one warp
 
@@ -230,8 +230,7 @@ void WarpRunner::release_rendezvous() {
         const uint32_t wanted = members(i)[first];
         const auto meets = [&](const Group& other) {
           return other.state == Group::State::at_rendezvous &&
-                 (other.pc == waiting.pc ||
-                  (i.synchronises && code_[other.pc].synchronises));
+                 (other.pc == waiting.pc || (i.synchronises && code_[other.pc].synchronises));
         };
         uint32_t here = 0;
         for (const Group& other : warp_.groups) {
@@ -303,10 +302,10 @@ void WarpRunner::arrive(Group& group, const Instruction& i, uint32_t mask) {
 void write_reduction(Warp& warp, const Instruction& i, uint32_t mask, const Barrier& barrier) {
   switch (static_cast<BarrierKind>(i.mode)) {
     case BarrierKind::sync:
-    case BarrierKind::arrive: return;
+    case BarrierKind::arrive:
+      return;
     case BarrierKind::popc:
-      each_lane(mask,
-                [&](int lane) { warp.row<uint32_t>(i.rows[2])[lane] = barrier.ones; });
+      each_lane(mask, [&](int lane) { warp.row<uint32_t>(i.rows[2])[lane] = barrier.ones; });
       return;
     case BarrierKind::all:
     case BarrierKind::any: {
@@ -530,8 +529,8 @@ std::string CtaRun::describe(const Fault& fault) const {
   text += fmt::format("\n  PTX line {}: {}", statement.line, statement.text);
   text += fmt::format("\n  block ({}, {}, {})", cta_.index.x, cta_.index.y, cta_.index.z);
   if (fault.lane >= 0) {
-    const uint32_t thread = static_cast<uint32_t>(running_->index) * kLanes +
-                            static_cast<uint32_t>(fault.lane);
+    const uint32_t thread =
+        static_cast<uint32_t>(running_->index) * kLanes + static_cast<uint32_t>(fault.lane);
     text += fmt::format(", thread ({}, {}, {})", thread % launch.block.x,
                         thread / launch.block.x % launch.block.y,
                         thread / launch.block.x / launch.block.y);

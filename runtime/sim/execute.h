@@ -10,13 +10,13 @@
 namespace kiln::runtime::sim {
 
 struct ExecuteOptions {
-  int threads = 0;  // of the host; 0: as many as it has
+  int threads = 0;                // of the host; 0: as many as it has
   uint64_t resident_ctas = 1024;  // at most this many are under way at once
   std::chrono::milliseconds limit{60'000};
 };
 
 struct ExecuteResult {
-  std::string fault;  // "" when all CTAs ended
+  std::string fault;          // "" when all CTAs ended
   uint64_t instructions = 0;  // of warps
   uint64_t mmas = 0;
 };

@@ -33,11 +33,11 @@ struct Row {
 // What the executor has to know; everything else is `simple`.
 enum class Flow : uint8_t {
   simple,
-  branch,       // rows: none; target
-  branch_index, // rows: index; table
+  branch,        // rows: none; target
+  branch_index,  // rows: index; table
   exit,
-  barrier,      // rows: id, thread count, and of a reduction the result and the predicate; mode
-  rendezvous,   // rows[0]: member mask; the handler runs once all members are there
+  barrier,     // rows: id, thread count, and of a reduction the result and the predicate; mode
+  rendezvous,  // rows[0]: member mask; the handler runs once all members are there
 };
 
 enum class Rounding : uint8_t { nearest, zero, down, up };
@@ -57,11 +57,11 @@ struct Instruction {
 
   // Of arithmetic.
   Rounding rounding = Rounding::nearest;
-  bool flushes = false;    // .ftz
-  bool saturates = false;  // .sat
-  uint8_t mode = 0;        // comparison, lop3 table, shuffle kind: as the handler wants
+  bool flushes = false;       // .ftz
+  bool saturates = false;     // .sat
+  uint8_t mode = 0;           // comparison, lop3 table, shuffle kind: as the handler wants
   bool synchronises = false;  // of a rendezvous: orders memory (bar.warp.sync)
-  bool aligned = false;    // of a barrier: all lanes of the warp execute it together
+  bool aligned = false;       // of a barrier: all lanes of the warp execute it together
 
   // Of memory accesses.
   Space space = Space::generic;
@@ -71,7 +71,7 @@ struct Instruction {
   bool sign_extends = false;
   bool wide_rows = false;       // the data rows have 64 bits
   bool narrow_address = false;  // the address row has 32-bit words
-  int64_t offset = 0;      // added to the address
+  int64_t offset = 0;           // added to the address
 };
 
 // Instruction::mode of a barrier.

@@ -105,12 +105,29 @@ std::vector<std::string_view> split_name(std::string_view name) {
 
 // The special registers that are read like variables.
 bool is_special(std::string_view name) {
-  constexpr std::string_view kNames[] = {
-      "%tid",         "%ntid",        "%ctaid",       "%nctaid",      "%laneid",
-      "%warpid",      "%nwarpid",     "%smid",        "%nsmid",       "%gridid",
-      "%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge", "%lanemask_gt",
-      "%clock",       "%clock64",     "%clock_hi",    "%globaltimer", "%globaltimer_lo",
-      "%globaltimer_hi", "%dynamic_smem_size", "%total_smem_size"};
+  constexpr std::string_view kNames[] = {"%tid",
+                                         "%ntid",
+                                         "%ctaid",
+                                         "%nctaid",
+                                         "%laneid",
+                                         "%warpid",
+                                         "%nwarpid",
+                                         "%smid",
+                                         "%nsmid",
+                                         "%gridid",
+                                         "%lanemask_eq",
+                                         "%lanemask_le",
+                                         "%lanemask_lt",
+                                         "%lanemask_ge",
+                                         "%lanemask_gt",
+                                         "%clock",
+                                         "%clock64",
+                                         "%clock_hi",
+                                         "%globaltimer",
+                                         "%globaltimer_lo",
+                                         "%globaltimer_hi",
+                                         "%dynamic_smem_size",
+                                         "%total_smem_size"};
   const std::string_view base = name.substr(0, name.find('.'));
   for (const std::string_view known : kNames) {
     if (base == known) return true;
@@ -249,8 +266,9 @@ class Parser {
     } else if (token.text == ".alias" || token.text == ".pragma") {
       skip_to_semicolon();
     } else if (token.text != ";") {
-      fail(Status::invalid_argument, "PTX line {}: \"{}\" is not a directive that the simulator knows",
-           token.line, token.text);
+      fail(Status::invalid_argument,
+           "PTX line {}: \"{}\" is not a directive that the simulator knows", token.line,
+           token.text);
     }
   }
 
@@ -517,7 +535,8 @@ class Parser {
     }
     if (first.kind != Token::Kind::word) fail_at(first.line, "an instruction");
     const char* name_end = first.text.data() + first.text.size();
-    while (accept("::")) name_end = [&] {  // ld.shared::cta.u32
+    while (accept("::"))
+      name_end = [&] {  // ld.shared::cta.u32
         const Token more = lexer_.next();
         return more.text.data() + more.text.size();
       }();
@@ -529,8 +548,7 @@ class Parser {
       } while (accept(","));
       expect(";");
     }
-    result.text =
-        std::string_view(begin, static_cast<size_t>(lexer_.end_of_last() - begin));
+    result.text = std::string_view(begin, static_cast<size_t>(lexer_.end_of_last() - begin));
     function_->statements.push_back(std::move(result));
   }
 
@@ -623,12 +641,18 @@ class Parser {
 
 const char* space_name(Space space) {
   switch (space) {
-    case Space::generic: return "generic";
-    case Space::global: return "global";
-    case Space::constant: return "constant";
-    case Space::shared: return "shared";
-    case Space::local: return "local";
-    case Space::param: return "parameter";
+    case Space::generic:
+      return "generic";
+    case Space::global:
+      return "global";
+    case Space::constant:
+      return "constant";
+    case Space::shared:
+      return "shared";
+    case Space::local:
+      return "local";
+    case Space::param:
+      return "parameter";
   }
   return "?";
 }

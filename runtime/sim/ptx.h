@@ -37,11 +37,11 @@ struct Operand {
     sink        // _
   } kind = Kind::sink;
   bool negated = false;
-  bool is_float = false;   // of an immediate: `bits` are those of a double
-  int reg = -1;            // register, or base register of an address
-  int64_t offset = 0;      // of an address
-  uint64_t bits = 0;       // of an immediate
-  std::string name;        // of a symbol, special register or base variable of an address
+  bool is_float = false;  // of an immediate: `bits` are those of a double
+  int reg = -1;           // register, or base register of an address
+  int64_t offset = 0;     // of an address
+  uint64_t bits = 0;      // of an immediate
+  std::string name;       // of a symbol, special register or base variable of an address
   std::vector<Operand> parts;
 };
 
@@ -62,7 +62,7 @@ struct Variable {
   std::string name;
   Space space = Space::global;
   int64_t align = 1;
-  int64_t bytes = 0;  // 0: extern shared memory, as much as the launch gives
+  int64_t bytes = 0;    // 0: extern shared memory, as much as the launch gives
   std::string content;  // initial bytes; shorter than `bytes`: the rest is zero
   struct Relocation {
     int64_t offset = 0;

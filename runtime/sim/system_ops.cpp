@@ -27,10 +27,18 @@ template <class T>
 void read_clock(Warp& warp, const Instruction& i, uint32_t mask) {
   uint64_t value = 0;
   switch (static_cast<Clock>(i.mode)) {
-    case Clock::instructions: value = warp.instructions; break;
-    case Clock::instructions_high: value = warp.instructions >> 32; break;
-    case Clock::time: value = nanoseconds(); break;
-    case Clock::time_high: value = nanoseconds() >> 32; break;
+    case Clock::instructions:
+      value = warp.instructions;
+      break;
+    case Clock::instructions_high:
+      value = warp.instructions >> 32;
+      break;
+    case Clock::time:
+      value = nanoseconds();
+      break;
+    case Clock::time_high:
+      value = nanoseconds() >> 32;
+      break;
   }
   T* const result = warp.row<T>(i.rows[0]);
   each_lane(mask, [&](int lane) { result[lane] = static_cast<T>(value); });

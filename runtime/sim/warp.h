@@ -35,9 +35,32 @@ struct Fault : std::exception {
 
 // Rows that every warp has beside its registers, in the order of Bank::specials.
 enum class Special : uint8_t {
-  tid_x, tid_y, tid_z, ntid_x, ntid_y, ntid_z, ctaid_x, ctaid_y, ctaid_z, nctaid_x, nctaid_y,
-  nctaid_z, laneid, warpid, nwarpid, smid, nsmid, lanemask_eq, lanemask_le, lanemask_lt,
-  lanemask_ge, lanemask_gt, dynamic_smem_size, total_smem_size, zero, sink,  // sink: 8 bytes a lane
+  tid_x,
+  tid_y,
+  tid_z,
+  ntid_x,
+  ntid_y,
+  ntid_z,
+  ctaid_x,
+  ctaid_y,
+  ctaid_z,
+  nctaid_x,
+  nctaid_y,
+  nctaid_z,
+  laneid,
+  warpid,
+  nwarpid,
+  smid,
+  nsmid,
+  lanemask_eq,
+  lanemask_le,
+  lanemask_lt,
+  lanemask_ge,
+  lanemask_gt,
+  dynamic_smem_size,
+  total_smem_size,
+  zero,
+  sink,  // sink: 8 bytes a lane
   count
 };
 inline constexpr uint32_t kRowBytes = 128;
@@ -87,7 +110,7 @@ class Warp {
   int index = 0;
   uint32_t live = 0;
   std::vector<Group> groups;  // of live lanes; never two ready ones at one pc
-  uint32_t carry = 0;  // CC.CF of add.cc and its kin, a bit per lane
+  uint32_t carry = 0;         // CC.CF of add.cc and its kin, a bit per lane
   const Instruction* current = nullptr;
   uint64_t instructions = 0;  // executed, for figures and the watchdog
   uint64_t mmas = 0;

@@ -28,8 +28,8 @@ class LoneWarp {
   uint64_t* d(size_t index) { return registers_.doubles[index].data(); }
   const Warp& warp() const { return warp_; }
 
-  // Runs `text` (an instruction with its semicolon) of the family that `bind` knows for the lanes of
-  // `mask`; gives what was bound.
+  // Runs `text` (an instruction with its semicolon) of the family that `bind` knows for the lanes
+  // of `mask`; gives what was bound.
   Instruction run(const std::string& text, uint32_t mask = kAllLanes,
                   bool (*bind)(Binder&) = bind_warp);
 
