@@ -70,7 +70,8 @@ void describe(CLI::App& app, Common& common, Chosen& chosen) {
 void refuse_empty_values(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_expected_max() == 0) continue;  // a flag
-    const std::string type = option->get_type_name();
+    const std::string all = option->get_type_name();
+    const std::string type = all.substr(0, all.find(':'));  // without what checks add to it
     const auto refuse = [type](std::string& value) {
       return value.empty() ? fmt::format("the value is empty; expected {}.", type) : std::string();
     };
