@@ -110,7 +110,7 @@ class Session::Preparation {
   void run(const Progress& progress) {
     const auto start = std::chrono::steady_clock::now();
     const uint64_t compiles_before = session_.counters_.compiles;
-    KernelRun kernels(*session_.workshop_, needs_);
+    KernelRun kernels(*session_.workshop_, needs_, session_.timing_);
     log_start(kernels.summary());
     std::exception_ptr stopped;
     try {
@@ -344,6 +344,7 @@ class Session::Preparation {
 Session::Session(const SessionOptions& options)
     : log_(options.log),
       device_(Device::open(options.device)),
+      timing_(options.timing),
       store_(cache::Store::open(store_options(options))),
       workshop_(std::make_unique<Workshop>(*device_, *store_, log_, counters_)) {
   const DeviceInfo& info = device_->info();
