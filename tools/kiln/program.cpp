@@ -42,7 +42,7 @@ constexpr const char* kEpilogue =
     "  KILN_JOBS        compiles at once, as --jobs\n"
     "  CUDA_HOME        a CUDA toolkit, searched for NVRTC\n"
     "  CUDA_PATH        another one\n"
-    "  LD_LIBRARY_PATH  folders searched for NVRTC and the driver first\n"
+    "  LD_LIBRARY_PATH  the loader's first folders; the newest NVRTC wins wherever it lies\n"
     "  XDG_CACHE_HOME   the user's cache folder, for the store\n"
     "  HOME             the user's folder, for a store in its .cache\n"
     "  TERM             \"dumb\": lines instead of a progress bar\n"
@@ -78,11 +78,6 @@ void refuse_empty_values(CLI::App& app) {
     option->transform(CLI::Validator(refuse, ""));  // goes before the option's other checks
   }
   for (CLI::App* command : app.get_subcommands(nullptr)) refuse_empty_values(*command);
-}
-
-std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
-  const std::string guess = nearest(word, known);
-  return guess.empty() ? "." : fmt::format("; did you mean \"{}\"?", guess);
 }
 
 bool is_option(const std::string& word) { return word.rfind('-', 0) == 0; }
