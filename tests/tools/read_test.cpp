@@ -21,8 +21,6 @@ std::set<std::string> keys_of(const Json& object) {
   return keys;
 }
 
-// --- ops ----------------------------------------------------------------------------------------
-
 class OpsCommand : public CliTest {};
 
 TEST_F(OpsCommand, JsonIsTheCoverageOfEveryOp) {
@@ -64,8 +62,6 @@ TEST_F(OpsCommand, WorksWithoutNvrtc) {
   EXPECT_EQ(result.json().size(), templates::ops().size());
 }
 
-// --- devices ------------------------------------------------------------------------------------
-
 class DevicesCommand : public CliTest {};
 
 TEST_F(DevicesCommand, WithoutADriverItSaysWhyAndListsTheGpuTable) {
@@ -89,8 +85,6 @@ TEST_F(DevicesCommand, ListsTheDevicesOfTheDriverWithTheirRows) {
   EXPECT_EQ(devices[1]["gpu"], "rtx-3090");
   EXPECT_TRUE(result.json()["problem"].is_null());
 }
-
-// --- ls -----------------------------------------------------------------------------------------
 
 class LsCommand : public CliTest {};
 
@@ -164,8 +158,6 @@ TEST_F(LsCommand, DamagedFileIsAWarningAndStdoutStaysJson) {
   EXPECT_EQ(result.json(), Json::array());
   EXPECT_TRUE(contains(result.err, "kiln: warning: ")) << result;
 }
-
-// --- show ---------------------------------------------------------------------------------------
 
 class ShowCommand : public CliTest {
  protected:
@@ -316,8 +308,6 @@ TEST_F(ShowCommand, ConfigThatARuleForbidsIsAUsageErrorWithTheRule) {
   EXPECT_EQ(unknown.code, code(ExitCode::usage)) << unknown;
   EXPECT_TRUE(contains(unknown.err, "no config axis \"no_such_axis\"")) << unknown;
 }
-
-// --- explain ------------------------------------------------------------------------------------
 
 class ExplainCommand : public CliTest {
  protected:

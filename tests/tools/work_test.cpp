@@ -26,8 +26,6 @@ bool has_nvrtc() {
   }
 }
 
-// --- build and tune without a device ------------------------------------------------------------
-
 class BuildCommand : public CliTest {
  protected:
   void SetUp() override {
@@ -276,8 +274,6 @@ TEST_F(TuneFailure, FileSizeLimitIsAFailureWithASentence) {
   EXPECT_EQ(output.code, code(ExitCode::failed)) << output;
 }
 
-// --- verify and bench ---------------------------------------------------------------------------
-
 class DeviceCommands : public CliTest {};
 
 TEST_F(DeviceCommands, WithoutADeviceTheyAreExitCodeThree) {
@@ -295,8 +291,6 @@ TEST_F(DeviceCommands, SimulatedDeviceIsNotPromised) {
   EXPECT_EQ(result.code, code(ExitCode::no_device)) << result;
   EXPECT_TRUE(contains(result.err, "no simulator")) << result;
 }
-
-// --- doctor -------------------------------------------------------------------------------------
 
 class DoctorCommand : public CliTest {};
 
