@@ -299,8 +299,10 @@ int copy_bytes(int from, int to) {
     }
     for (ssize_t done = 0; done < got;) {
       const ssize_t put = ::write(to, bytes.data() + done, static_cast<size_t>(got - done));
-      if (put < 0 && errno != EINTR) return errno;
-      if (put > 0) done += put;
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) return errno;
+      if (put == 0) return EIO;  // it would be so for ever
+      done += put;
     }
   }
 }
@@ -321,9 +323,9 @@ int publish_by_copy(const std::string& draft, const std::string& path) {
 
 }  // namespace
 
-int publish_file(const std::string& draft, const std::string& path,
-                 std::span<const PublishWay> ways) {
-  if (const int error = synchronise(draft); error != 0) return error;
+Published publish_file(const std::string& draft, const std::string& path,
+                       std::span<const PublishWay> ways) {
+  if (const int error = synchronise(draft); error != 0) return {.error = error};
   int error = ENOTSUP;
   for (const PublishWay way : ways) {
     switch (way) {
@@ -337,10 +339,10 @@ int publish_file(const std::string& draft, const std::string& path,
         error = publish_by_copy(draft, path);
         break;
     }
-    if (error == 0) return synchronise(parent_of(path));
-    if (error == EEXIST) return error;
+    if (error == 0) return {.folder_error = synchronise(parent_of(path))};
+    if (error == EEXIST) break;
   }
-  return error;
+  return {.error = error};
 }
 
 std::string make_draft(const std::string& path) {
