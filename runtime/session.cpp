@@ -297,12 +297,13 @@ class Session::Preparation {
   void note_reason(const ServedShape& shape, const Choice& choice) {
     const bool is_proven =
         choice.kind != DecisionKind::fallback && choice.verified != cache::Verified::none;
-    if (is_proven) return;
+    if (is_proven && choice.refused.empty()) return;
     const std::string bucket = templates::bucket_key(shape.op, choice.bucket);
     std::string line = fmt::format("{} {} {}: {} config, {}", shape.op.name, shape.text, bucket,
                                    cache::kind_name(choice.kind), choice.reason);
     if (!session_.reasons_logged_.insert(line).second) return;
-    const bool is_refusal = choice.kind == DecisionKind::fallback && choice.has_decision;
+    const bool is_refusal = !choice.refused.empty() ||
+                            (choice.kind == DecisionKind::fallback && choice.has_decision);
     reasons_.emplace_back(is_refusal ? KILN_LOG_WARNING : KILN_LOG_INFO, std::move(line));
   }
 
@@ -343,8 +344,8 @@ class Session::Preparation {
 
 Session::Session(const SessionOptions& options)
     : log_(options.log),
-      device_(Device::open(options.device)),
       timing_(options.timing),
+      device_(Device::open(options.device)),
       store_(cache::Store::open(store_options(options))),
       workshop_(std::make_unique<Workshop>(*device_, *store_, log_, counters_)) {
   const DeviceInfo& info = device_->info();
