@@ -463,6 +463,8 @@ Layer::Opened Layer::open_for_writing(const std::string& path, std::vector<std::
     return open_or_create(path, warnings);
   }
   if (const int error = why_not_writable(path); error != 0) {
+    // Somebody has just put it aside and is about to make the new one.
+    if (error == ENOENT) return open_or_create(path, warnings);
     return open_unwritable(path, std::strerror(error), "make it and its folder writable");
   }
   if (head.kind == FileHead::Kind::empty) return open_or_create(path, warnings);

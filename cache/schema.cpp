@@ -383,7 +383,27 @@ void migrate(Database& database, std::span<const Migration> steps) {
   transaction.commit();
 }
 
+namespace {
+
+// All that is read until its end is of one moment.
+class Snapshot {
+ public:
+  explicit Snapshot(Database& database) : database_(database) { database_.execute("BEGIN"); }
+  Snapshot(const Snapshot&) = delete;
+  ~Snapshot() {
+    // A statement that failed may have ended the transaction already.
+    if (sqlite3_get_autocommit(database_.handle()) == 0) database_.execute("ROLLBACK");
+  }
+
+ private:
+  Database& database_;
+};
+
+}  // namespace
+
 FileKind classify(Database& database) {
+  // Somebody else may be making the tables just now.
+  const Snapshot snapshot(database);
   const int64_t application = database.query_integer("PRAGMA application_id");
   const int64_t version = database.query_integer("PRAGMA user_version");
   const std::map<std::string, std::string> tables = tables_of(database);
