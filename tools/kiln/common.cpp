@@ -45,7 +45,7 @@ void add_common_options(CLI::App& app, Common& common) {
   app.add_flag("--json", common.json, "Print JSON and nothing else on stdout")->group(group);
   app.add_option("--jobs", common.jobs, "Compiles at once (default: from cores and free memory)")
       ->type_name("N")
-      ->check(CLI::Range(1, 1024))
+      ->check(CLI::Range(1, 256))
       ->group(group);
 }
 
