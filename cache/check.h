@@ -10,12 +10,12 @@
 
 namespace kiln::cache {
 
-// One sentence for each defect, each naming `path`. May throw SqliteError when the file is beyond
-// checking.
 struct FileCheck {
-  std::vector<std::string> defects;
+  std::vector<std::string> defects;  // one sentence for each, each naming the file
   bool is_whole = true;  // false: pages or indexes contradict each other, which no row can mend
 };
+
+// May throw SqliteError when the file is beyond checking.
 FileCheck check_file(Database& database, const std::string& path);
 
 // Plans and binaries that rows of this file name.

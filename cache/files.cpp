@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "cache/schema.h"
+#include "jit/base/file_descriptor.h"
 
 namespace kiln::cache {
 namespace {
@@ -32,19 +33,6 @@ namespace fs = std::filesystem;
 constexpr auto kLockDeadline = std::chrono::seconds(5);
 constexpr auto kLockRetry = std::chrono::milliseconds(10);
 constexpr std::string_view kSqliteMagic("SQLite format 3\0", 16);
-
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  Descriptor(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  int get() const { return value_; }
-
- private:
-  int value_;
-};
 
 FileId id_of(const struct stat& status) { return {status.st_dev, status.st_ino}; }
 
@@ -158,7 +146,8 @@ FileHead read_file_head(const std::string& path) {
     head.kind = FileHead::Kind::not_a_file;
     return head;
   }
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0 && errno == ENOENT) return FileHead{};  // gone since the line above
   Header bytes{};
   const ssize_t got = file.get() < 0 ? -1 : ::pread(file.get(), bytes.data(), bytes.size(), 0);
   if (got < 0) {
@@ -206,7 +195,7 @@ int make_parent_folders(const std::string& path) {
 }
 
 int create_private_file(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   return file.get() < 0 && errno != EEXIST ? errno : 0;
 }
 
@@ -268,7 +257,7 @@ int64_t side_file_bytes(const std::string& path, const std::string& suffix) {
 namespace {
 
 int synchronise(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   // Some file systems cannot synchronise a folder; then there is nothing more to do.
   if (file.get() < 0) return errno;
   return ::fsync(file.get()) != 0 && errno != EINVAL && errno != EROFS ? errno : 0;
@@ -299,18 +288,20 @@ int copy_bytes(int from, int to) {
     }
     for (ssize_t done = 0; done < got;) {
       const ssize_t put = ::write(to, bytes.data() + done, static_cast<size_t>(got - done));
-      if (put < 0 && errno != EINTR) return errno;
-      if (put > 0) done += put;
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) return errno;
+      if (put == 0) return EIO;  // it would be so for ever
+      done += put;
     }
   }
 }
 
 int publish_by_copy(const std::string& draft, const std::string& path) {
-  const Descriptor from(::open(draft.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor from(::open(draft.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status;
   if (from.get() < 0 || ::fstat(from.get(), &status) != 0) return errno;
   // Nobody may open it before it is whole.
-  const Descriptor to(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0));
+  const FileDescriptor to(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0));
   if (to.get() < 0) return errno;
   int error = copy_bytes(from.get(), to.get());
   if (error == 0 && ::fsync(to.get()) != 0) error = errno;
@@ -321,9 +312,9 @@ int publish_by_copy(const std::string& draft, const std::string& path) {
 
 }  // namespace
 
-int publish_file(const std::string& draft, const std::string& path,
-                 std::span<const PublishWay> ways) {
-  if (const int error = synchronise(draft); error != 0) return error;
+Published publish_file(const std::string& draft, const std::string& path,
+                       std::span<const PublishWay> ways) {
+  if (const int error = synchronise(draft); error != 0) return {.error = error};
   int error = ENOTSUP;
   for (const PublishWay way : ways) {
     switch (way) {
@@ -337,15 +328,15 @@ int publish_file(const std::string& draft, const std::string& path,
         error = publish_by_copy(draft, path);
         break;
     }
-    if (error == 0) return synchronise(parent_of(path));
-    if (error == EEXIST) return error;
+    if (error == 0) return {.folder_error = synchronise(parent_of(path))};
+    if (error == EEXIST) break;
   }
-  return error;
+  return {.error = error};
 }
 
 std::string make_draft(const std::string& path) {
   std::string name = path + ".draft-XXXXXX";
-  const Descriptor file(::mkostemp(name.data(), O_CLOEXEC));
+  const FileDescriptor file(::mkostemp(name.data(), O_CLOEXEC));
   return file.get() < 0 ? "" : name;
 }
 
@@ -383,7 +374,8 @@ void SideLock::forget_damaged() {
 }
 
 bool is_remembered_damaged(const std::string& store_path, const FileId& id) {
-  const Descriptor file(::open(lock_path(store_path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const FileDescriptor file(
+      ::open(lock_path(store_path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return false;
   std::array<char, 128> bytes{};
   const ssize_t got = ::pread(file.get(), bytes.data(), bytes.size(), 0);

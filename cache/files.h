@@ -74,13 +74,16 @@ std::string network_file_system_name(int64_t statfs_magic);
 // Size of <path><suffix>, -1 when there is none. SQLite's side files: "-wal", "-shm", "-journal".
 int64_t side_file_bytes(const std::string& path, const std::string& suffix);
 
-// Gives a finished file its name and makes both last through a crash. Never replaces a file:
-// returns EEXIST then, another errno when no way works, 0 on success, after which `draft` is gone.
+// Gives a finished file its name and makes both last through a crash. Never replaces a file.
+struct Published {
+  int error = 0;  // errno, EEXIST for a file that is there; 0: it has its name, the draft is gone
+  int folder_error = 0;  // errno: it has its name, but a crash of the machine may take that away
+};
 enum class PublishWay { rename, link, copy };
 inline constexpr PublishWay kPublishWays[] = {PublishWay::rename, PublishWay::link,
                                               PublishWay::copy};  // each where the last one cannot
-int publish_file(const std::string& draft, const std::string& path,
-                 std::span<const PublishWay> ways = kPublishWays);
+Published publish_file(const std::string& draft, const std::string& path,
+                       std::span<const PublishWay> ways = kPublishWays);
 
 // An empty file (0600) beside `path` that nobody else has, "" with errno when it cannot be made.
 std::string make_draft(const std::string& path);

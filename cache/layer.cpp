@@ -18,24 +18,29 @@ namespace kiln::cache {
 namespace {
 
 constexpr int kOpenFlags = SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI;
-constexpr const char* kForeign = "{} is a database of another program, so it is left alone";
-constexpr const char* kNewer =
-    "the store {} was written by a newer Kiln (its schema is version {}, this library reads "
-    "version {}), so it is left alone; update this installation";
 
-std::string newer_sentence(const std::string& path, int64_t version) {
-  return fmt::format(fmt::runtime(kNewer), path, version, kSchemaVersion);
+Unusable newer(const std::string& path, int64_t version) {
+  return Unusable(
+      fmt::format("the store {} was written by a newer Kiln (its schema is version {}, this "
+                  "library reads version {}), so it is left alone",
+                  path, version, kSchemaVersion),
+      "update this installation");
 }
 
-std::string foreign_sentence(const std::string& path) {
-  return fmt::format(fmt::runtime(kForeign), path);
+Unusable foreign(const std::string& path) {
+  return Unusable(fmt::format("{} is a database of another program, so it is left alone", path));
 }
 
-std::string no_way_sentence(const std::string& path, std::string_view why) {
-  return fmt::format(
-      "the store {} is of an older schema and cannot be brought to version {} ({}), so it is left "
-      "as it is",
-      path, kSchemaVersion, why);
+Unusable no_way(const std::string& path, std::string_view why) {
+  return Unusable(
+      fmt::format("the store {} is of an older schema and cannot be brought to version {} ({}), "
+                  "so it is left as it is",
+                  path, kSchemaVersion, why));
+}
+
+Unusable needs_a_writer(const std::string& path, std::string_view wrong) {
+  return Unusable(fmt::format("{} {}", path, wrong),
+                  fmt::format("open it once for writing (`kiln build --db {}`)", path));
 }
 
 // Throws Unusable for what neither a reader nor a writer may touch.
@@ -45,21 +50,23 @@ void refuse_unusable(const std::string& path, const FileHead& head) {
       throw Unusable(
           fmt::format("expected a Kiln store at {}, but that is not a regular file", path));
     case FileHead::Kind::unreadable:
-      throw Unusable(fmt::format("the store {} cannot be read ({}); make it readable", path,
-                                 std::strerror(head.error)));
+      throw Unusable(
+          fmt::format("the store {} cannot be read ({})", path, std::strerror(head.error)),
+          "make it readable");
     case FileHead::Kind::other_content:
-      throw Unusable(head.has_magic ? foreign_sentence(path)
-                                    : fmt::format("expected a Kiln store at {}, but that is not an "
-                                                  "SQLite file, so it is left as it is",
-                                                  path));
+      if (head.has_magic) throw foreign(path);
+      throw Unusable(
+          fmt::format("expected a Kiln store at {}, but that is not an SQLite file, so it is left "
+                      "as it is",
+                      path));
     case FileHead::Kind::sqlite:
       // Zero may be our own file, caught in the middle of its first transaction: SQLite sorts that
       // out.
       if (head.application_id != kApplicationId && head.application_id != 0) {
-        throw Unusable(foreign_sentence(path));
+        throw foreign(path);
       }
       if (head.application_id == kApplicationId && head.user_version > kSchemaVersion) {
-        throw Unusable(newer_sentence(path, head.user_version));
+        throw newer(path, head.user_version);
       }
       return;
     default:
@@ -67,28 +74,41 @@ void refuse_unusable(const std::string& path, const FileHead& head) {
   }
 }
 
-Unusable not_creatable(const std::string& path, std::string_view why) {
-  return Unusable(fmt::format("the store {} cannot be created ({})", path, why));
+Unusable not_creatable(const std::string& path, std::string_view why, std::string to_do = "") {
+  return Unusable(fmt::format("the store {} cannot be created ({})", path, why), std::move(to_do));
 }
 
-// Reads all of the file, so it is for one that was found damaged before.
-bool is_sound(const std::string& path) {
+// A damaged header makes SQLite take the file for one of a format to come.
+bool is_damage(const SqliteError& error, const FileHead& head) {
+  return error.is_corruption() || (head.is_ours && error.code() == SQLITE_ERROR);
+}
+
+// Reads all of the file, so it is for one that was found damaged before. Throws SqliteError when
+// something else than the file stands in the way: that says nothing about the file.
+bool is_sound(const std::string& path, const FileHead& head) {
   try {
     Database database(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX);
     sqlite3_db_config(database.handle(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
-    return classify(database) == FileKind::current &&
+    return classify(database) != FileKind::defective &&
            database.query_text("PRAGMA integrity_check(1)") == "ok";
-  } catch (const SqliteError&) {
-    return false;
+  } catch (const SqliteError& error) {
+    if (is_damage(error, head)) return false;
+    throw;
   }
 }
 
-// Fails as the first write would. Somebody else who is writing is proof enough.
-void try_to_write(Database& database) {
+// Writes a row, because a transaction without one touches no page and succeeds on a full disk.
+// Somebody else who is writing is proof enough. Nothing is written when another file has taken the
+// place of the one with this id: SQLite finds the log by its name, and it would be the other's.
+void try_to_write(Database& database, const std::string& path, const FileId& id) {
   if (database.is_read_only()) throw SqliteError(SQLITE_READONLY, "it opens for reading only");
   sqlite3_busy_timeout(database.handle(), 0);
   try {
-    const Transaction transaction(database);
+    Transaction transaction(database);
+    if (file_id(path) == id) {
+      database.execute("INSERT OR REPLACE INTO meta VALUES ('opened_at', strftime('%s', 'now'))");
+      transaction.commit();
+    }
   } catch (const SqliteError& error) {
     if (!error.is_busy()) throw;
   }
@@ -96,6 +116,24 @@ void try_to_write(Database& database) {
 }
 
 }  // namespace
+
+std::string Unusable::sentence(std::string_view other) const {
+  std::string text = what();
+  if (!to_do_.empty()) text += "; " + to_do_;
+  if (!other.empty()) text += (to_do_.empty() ? "; " : " or ") + std::string(other);
+  return text;
+}
+
+std::string what_helps(const SqliteError& error) {
+  switch (error.code()) {
+    case SQLITE_FULL:
+      return "make room on the disk";
+    case SQLITE_IOERR:
+      return "check the disk and its quota";
+    default:
+      return "make it and its folder writable";
+  }
+}
 
 // Every file that this process has open. A layer leaves it after its connection is closed, so
 // whoever holds the mutex and does not find a file here may open and close descriptors of it.
@@ -235,11 +273,11 @@ void migrate_store(const std::string& path, Database& database, std::span<const 
   try {
     migrate(database, steps);
   } catch (const Error& error) {
-    throw Unusable(no_way_sentence(path, error.what()));
+    throw no_way(path, error.what());
   } catch (const SqliteError& error) {
     if (error.code() != SQLITE_ERROR) throw;
     // The step is wrong for this file; that does not make the file a damaged one.
-    throw Unusable(no_way_sentence(path, error.what()));
+    throw no_way(path, error.what());
   }
 }
 
@@ -257,10 +295,8 @@ Layer::~Layer() {
 
 void Layer::check_process() const {
   if (process_ != ::getpid()) {
-    throw Unusable(
-        fmt::format("the store {} was opened before a fork; open it again in the child process",
-                    path_),
-        Remedy::said);
+    throw Unusable(fmt::format("the store {} was opened before a fork", path_),
+                   "open it again in the child process", Remedy::said);
   }
 }
 
@@ -270,11 +306,11 @@ bool Layer::names(const std::string& path, const std::optional<FileId>& id) {
   return opened_.database != nullptr && id == opened_.id;
 }
 
-std::string Layer::why_read_only() {
+std::optional<Unusable> Layer::why_read_only() {
   const std::lock_guard lock(mutex_);
-  if (!opened_.read_only) return "";
-  return opened_.why_read_only.empty() ? fmt::format("the store {} is open for reading only", path_)
-                                       : opened_.why_read_only;
+  if (!opened_.read_only) return std::nullopt;
+  if (opened_.why_read_only) return opened_.why_read_only;
+  return Unusable(fmt::format("the store {} is open for reading only", path_));
 }
 
 bool Layer::uses_wal() {
@@ -322,9 +358,8 @@ void Layer::write(const Work& work, std::vector<std::string>& warnings) {
     }
     opened_ = {};
   }
-  throw Unusable(
-      fmt::format("the store {} is replaced again and again; keep other programs off it", path_),
-      Remedy::said);
+  throw Unusable(fmt::format("the store {} is replaced again and again", path_),
+                 "keep other programs off it", Remedy::said);
 }
 
 Layer::DamageNote Layer::remember_damaged() {
@@ -343,7 +378,7 @@ Layer::Opened Layer::open_for_reading(const std::string& path) {
   Opened opened{.id = head.id, .stamp = stamp, .read_only = true};
   if (head.kind == FileHead::Kind::absent || head.kind == FileHead::Kind::empty) return opened;
   if (head.kind == FileHead::Kind::damaged) {
-    throw Unusable(fmt::format("the store {} is damaged", path), Remedy::replace);
+    throw Unusable(fmt::format("the store {} is damaged", path), "", Remedy::replace);
   }
 
   // Nothing may be made beside the file, so a log is read with the shared memory of its writer or
@@ -352,11 +387,9 @@ Layer::Opened Layer::open_for_reading(const std::string& path) {
   const bool has_shared_memory = side_file_bytes(path, "-shm") >= 0;
   const bool has_journal = side_file_bytes(path, "-journal") > 0;
   if (wal_bytes > 0 && !has_shared_memory) {
-    throw Unusable(
-        fmt::format("the last writer of {} left a write-ahead log behind, which only a writer can "
-                    "take in; open the store once for writing, for example with `kiln build`",
-                    path),
-        Remedy::said);
+    throw needs_a_writer(path,
+                         "has the write-ahead log of its last writer beside it, which only "
+                         "a writer can take in");
   }
   const bool has_writer = has_shared_memory || has_journal;
   opened.immutable = !has_writer;
@@ -372,17 +405,14 @@ Layer::Opened Layer::open_for_reading(const std::string& path) {
       opened.database.reset();
       return opened;
     case FileKind::older:
-      throw Unusable(
-          fmt::format("the store {} is of an older schema, which only a writer can bring up to "
-                      "date; open it once for writing, for example with `kiln build`",
-                      path),
-          Remedy::said);
+      throw needs_a_writer(path, "is of an older schema, which only a writer can bring up to date");
     case FileKind::newer:
-      throw Unusable(newer_sentence(path, opened.database->query_integer("PRAGMA user_version")));
+      throw newer(path, opened.database->query_integer("PRAGMA user_version"));
     case FileKind::foreign:
-      throw Unusable(foreign_sentence(path));
+      throw foreign(path);
     case FileKind::defective:
-      throw Unusable(fmt::format("the tables of the store {} are damaged", path), Remedy::replace);
+      throw Unusable(fmt::format("the tables of the store {} are damaged", path), "",
+                     Remedy::replace);
   }
   return opened;
 }
@@ -399,26 +429,28 @@ Layer::Opened Layer::open_inherited(const std::string& path) {
 }
 
 void Layer::tell_inherited(Access access, std::vector<std::string>& warnings) {
-  const std::string sentence = fmt::format(
-      "this process was forked while its parent had the store {} open, so it only reads what was "
-      "in the file itself; close stores before a fork, run another program instead",
-      path_);
+  const Unusable told(
+      fmt::format("this process was forked while its parent had the store {} open, so it only "
+                  "reads what was in the file itself",
+                  path_),
+      "close the store before the fork");
   if (access == Access::read_write) {
     const std::lock_guard lock(mutex_);
-    opened_.why_read_only = sentence;
+    opened_.why_read_only = told;
     return;
   }
   // Nothing is missed by a reader of a file that nobody writes, for example a pack.
   const bool has_log =
       side_file_bytes(path_, "-wal") >= 0 || side_file_bytes(path_, "-journal") >= 0;
-  if (has_log) warnings.push_back(sentence);
+  if (has_log) warnings.push_back(told.sentence());
 }
 
 // What may still be read of a file that cannot be written.
-Layer::Opened Layer::open_unwritable(const std::string& path, std::string_view why) {
+Layer::Opened Layer::open_unwritable(const std::string& path, std::string_view why,
+                                     std::string_view to_do) {
   Opened opened = open_for_reading(path);
-  opened.why_read_only = fmt::format(
-      "the store {} cannot be written ({}); make it and its folder writable", path, why);
+  opened.why_read_only =
+      Unusable(fmt::format("the store {} cannot be written ({})", path, why), std::string(to_do));
   return opened;
 }
 
@@ -431,27 +463,27 @@ Layer::Opened Layer::open_for_writing(const std::string& path, std::vector<std::
     return open_or_create(path, warnings);
   }
   if (const int error = why_not_writable(path); error != 0) {
-    return open_unwritable(path, std::strerror(error));
+    // Somebody has just put it aside and is about to make the new one.
+    if (error == ENOENT) return open_or_create(path, warnings);
+    return open_unwritable(path, std::strerror(error), "make it and its folder writable");
   }
   if (head.kind == FileHead::Kind::empty) return open_or_create(path, warnings);
-  if (is_remembered_damaged(path, head.id)) {
-    if (!is_sound(path)) return replace_damaged(path, head.id, warnings);
-    // What was read wrong once reads right now: the file was mended, or the fault was not in it.
-    SideLock(path).forget_damaged();
-  }
   // With a log beside it the file may yet be made whole; SQLite decides then.
   const bool has_log = side_file_bytes(path, "-wal") > 0 || side_file_bytes(path, "-journal") > 0;
-  if (head.kind == FileHead::Kind::damaged && !has_log) {
-    return replace_damaged(path, head.id, warnings);
-  }
   try {
+    if (is_remembered_damaged(path, head.id)) {
+      if (!is_sound(path, head)) return replace_damaged(path, head.id, warnings);
+      // What was read wrong once reads right now: the file was mended, or the fault was not in it.
+      SideLock(path).forget_damaged();
+    }
+    if (head.kind == FileHead::Kind::damaged && !has_log) {
+      return replace_damaged(path, head.id, warnings);
+    }
     std::unique_ptr<SideLock> lock;
     return open_current(path, lock);
   } catch (const SqliteError& error) {
-    if (error.is_unwritable()) return open_unwritable(path, error.what());
-    // A damaged header makes SQLite take the file for one of a format to come.
-    const bool is_damaged = error.is_corruption() || (head.is_ours && error.code() == SQLITE_ERROR);
-    if (!is_damaged) {
+    if (error.is_unwritable()) return open_unwritable(path, error.what(), what_helps(error));
+    if (!is_damage(error, head)) {
       throw Unusable(fmt::format("the store {} cannot be opened: {}", path, error.what()));
     }
     if (!head.is_ours && head.kind != FileHead::Kind::damaged) {
@@ -479,12 +511,12 @@ Layer::Opened Layer::open_or_create(const std::string& path, std::vector<std::st
       try {
         return open_current(path, lock);
       } catch (const SqliteError& error) {
-        throw not_creatable(path, error.what());
+        throw not_creatable(path, error.what(), error.is_unwritable() ? what_helps(error) : "");
       }
     }
   }
   Opened opened = open_for_writing(path, warnings);  // somebody else has made it
-  if (opened.read_only || !opened.database) throw not_creatable(path, std::strerror(EACCES));
+  if (opened.why_read_only) throw *opened.why_read_only;
   return opened;
 }
 
@@ -506,7 +538,7 @@ Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideL
   if (kind == FileKind::fresh || kind == FileKind::older) {
     if (!lock) lock = std::make_unique<SideLock>(path);
     if (!lock->held()) {
-      throw Unusable(fmt::format("another process keeps {}.lock locked; end it", path));
+      throw Unusable(fmt::format("another process keeps {}.lock locked", path), "end that process");
     }
     kind = classify(database);
   }
@@ -519,12 +551,10 @@ Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideL
   } else if (kind == FileKind::older) {
     migrate_store(path, database, schema_migrations());
     kind = classify(database);
-    if (kind == FileKind::older) throw Unusable(no_way_sentence(path, "no step leads there"));
+    if (kind == FileKind::older) throw no_way(path, "no step leads there");
   }
-  if (kind == FileKind::foreign) throw Unusable(foreign_sentence(path));
-  if (kind == FileKind::newer) {
-    throw Unusable(newer_sentence(path, database.query_integer("PRAGMA user_version")));
-  }
+  if (kind == FileKind::foreign) throw foreign(path);
+  if (kind == FileKind::newer) throw newer(path, database.query_integer("PRAGMA user_version"));
   if (kind != FileKind::current) {
     throw SqliteError(SQLITE_CORRUPT,
                       fmt::format("the tables of {} are not those of a store", path));
@@ -547,7 +577,7 @@ Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideL
     database.execute("PRAGMA locking_mode = NORMAL");
     database.query_integer("SELECT count(*) FROM meta");  // the lock is given back by the next read
   }
-  try_to_write(database);
+  try_to_write(database, path, opened.id);
   return opened;
 }
 
@@ -555,9 +585,9 @@ Layer::Opened Layer::replace_damaged(const std::string& path, const FileId& id,
                                      std::vector<std::string>& warnings) {
   auto lock = std::make_unique<SideLock>(path);
   const auto cannot = [&](int error) {
-    return Unusable(
-        fmt::format("the store {} is damaged and cannot be put aside ({}); move it away", path,
-                    std::strerror(error)));
+    return Unusable(fmt::format("the store {} is damaged and cannot be put aside ({})", path,
+                                std::strerror(error)),
+                    "move it away");
   };
   if (!lock->held()) throw cannot(lock->error());
   const std::optional<std::string> aside = put_aside(path, id);
@@ -573,7 +603,8 @@ Layer::Opened Layer::replace_damaged(const std::string& path, const FileId& id,
   try {
     return open_current(path, lock);
   } catch (const SqliteError& error) {
-    throw Unusable(fmt::format("the store {} cannot be made anew: {}", path, error.what()));
+    throw Unusable(fmt::format("the store {} cannot be made anew ({})", path, error.what()),
+                   error.is_unwritable() ? what_helps(error) : "");
   }
 }
 

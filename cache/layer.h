@@ -9,8 +9,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cache/files.h"
@@ -22,21 +26,31 @@ namespace kiln::cache {
 // What helps when a file cannot serve. Whether it is the store or a pack is known above this
 // header, and with it what to type.
 enum class Remedy {
-  other_file,  // name another file, besides what the sentence says
+  other_file,  // name another file, besides what to_do() says
   replace,  // it is damaged: who opens the store for writing puts it aside; a pack has to come anew
-  said,     // nothing besides what the sentence says
+  said,     // nothing besides what to_do() says
 };
 
-// Why a file cannot serve, as a sentence without its full stop.
+// Why a file cannot serve: what() is what is wrong, to_do() what to do about it ("" when that is
+// the remedy alone). Both without a full stop.
 class Unusable : public std::runtime_error {
  public:
-  explicit Unusable(const std::string& sentence, Remedy remedy = Remedy::other_file)
-      : std::runtime_error(sentence), remedy_(remedy) {}
+  explicit Unusable(const std::string& wrong, std::string to_do = "",
+                    Remedy remedy = Remedy::other_file)
+      : std::runtime_error(wrong), to_do_(std::move(to_do)), remedy_(remedy) {}
+  const std::string& to_do() const { return to_do_; }
   Remedy remedy() const { return remedy_; }
 
+  // "<wrong>; <to do> or <other>", without what is empty.
+  std::string sentence(std::string_view other = "") const;
+
  private:
+  std::string to_do_;
   Remedy remedy_;
 };
+
+// What helps when a file cannot be written for this reason.
+std::string what_helps(const SqliteError& error);
 
 // Brings the file at `path` up to date. Throws Unusable when the steps do not lead there; the file
 // is then as it was.
@@ -71,7 +85,7 @@ class Layer {
 
   const std::string& path() const { return path_; }  // ":memory:" for a layer in memory
   bool is_in_memory() const { return path_ == ":memory:"; }
-  std::string why_read_only();  // "" when it can be written
+  std::optional<Unusable> why_read_only();  // nothing when it can be written
   bool uses_wal();
 
  private:
@@ -80,7 +94,7 @@ class Layer {
     FileId id;
     FileStamp stamp;
     bool read_only = false;
-    std::string why_read_only;  // a sentence, of a file that was opened for writing
+    std::optional<Unusable> why_read_only;  // of a file that was opened for writing
     bool immutable = false;
     bool wal = false;
   };
@@ -92,7 +106,8 @@ class Layer {
   static Opened open_for_reading(const std::string& path);
   static Opened open_inherited(const std::string& path);
   static Opened open_for_writing(const std::string& path, std::vector<std::string>& warnings);
-  static Opened open_unwritable(const std::string& path, std::string_view why);
+  static Opened open_unwritable(const std::string& path, std::string_view why,
+                                std::string_view to_do);
   static Opened open_or_create(const std::string& path, std::vector<std::string>& warnings);
   static Opened open_current(const std::string& path, std::unique_ptr<SideLock>& lock);
   static Opened replace_damaged(const std::string& path, const FileId& id,

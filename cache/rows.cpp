@@ -111,7 +111,8 @@ int64_t gpu_class_id(Database& database, std::string_view key, std::string_view 
 
 constexpr std::string_view kSelectDecisions =
     "SELECT p.op, p.op_version, p.shape, p.bucket, g.key, d.kind, d.config, d.plan, d.checksum, "
-    "       r.gpu_label, r.reason, r.tie_group, r.time_ns, r.default_time_ns, r.decided_at "
+    "       r.gpu_label, r.reason, r.tie_group, r.time_ns, r.default_time_ns, r.decided_at, "
+    "       r.is_partial, r.limits "
     "FROM decisions AS d "
     "JOIN problems AS p ON p.id = d.problem "
     "JOIN gpu_classes AS g ON g.id = d.gpu_class "
@@ -131,6 +132,8 @@ Found<Decision> read_decision(const Statement& row) {
   decision.time_ns = row.real(12);
   decision.default_time_ns = row.real(13);
   decision.decided_at = row.integer(14);
+  decision.scope = row.integer(15) == 0 ? Decision::Scope::all : Decision::Scope::part;
+  decision.limits = row.text(16);
   return {std::move(decision), !intact};
 }
 
@@ -360,7 +363,7 @@ std::vector<Timing> read_timings(Database& database, const Problem& problem,
 std::vector<Rejection> read_rejections(Database& database, const Problem& problem,
                                        std::string_view gpu_class) {
   Statement rows = database.prepare(
-      "SELECT r.config, r.stage, r.reason, r.detail FROM rejections AS r "
+      "SELECT r.config, r.plan, r.limits, r.stage, r.reason, r.detail FROM rejections AS r "
       "JOIN problems AS p ON p.id = r.problem JOIN gpu_classes AS g ON g.id = r.gpu_class "
       "WHERE p.op = ? AND p.op_version = ? AND p.shape = ? AND p.bucket = ? AND g.key = ? "
       "ORDER BY r.config");
@@ -370,9 +373,11 @@ std::vector<Rejection> read_rejections(Database& database, const Problem& proble
     rejections.push_back({.problem = problem,
                           .gpu_class = std::string(gpu_class),
                           .config = rows.text(0),
-                          .stage = rows.text(1),
-                          .reason = rows.text(2),
-                          .detail = rows.text(3)});
+                          .plan = hash_or_zero(rows.text(1)),
+                          .limits = rows.text(2),
+                          .stage = rows.text(3),
+                          .reason = rows.text(4),
+                          .detail = rows.text(5)});
   }
   return rejections;
 }
@@ -472,10 +477,10 @@ void write_rejection(Database& database, const Rejection& rejection) {
   const int64_t gpu_class = gpu_class_id(database, rejection.gpu_class, "");
   database
       .prepare(
-          "INSERT OR REPLACE INTO rejections (problem, gpu_class, config, stage, reason, detail, "
-          "  rejected_at) VALUES (?, ?, ?, ?, ?, ?, ?)")
-      .bind(problem, gpu_class, rejection.config, rejection.stage, rejection.reason,
-            rejection.detail, now_seconds())
+          "INSERT OR REPLACE INTO rejections (problem, gpu_class, config, plan, limits, stage, "
+          "  reason, detail, rejected_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")
+      .bind(problem, gpu_class, rejection.config, rejection.plan.hex(), rejection.limits,
+            rejection.stage, rejection.reason, rejection.detail, now_seconds())
       .run();
 }
 
@@ -502,8 +507,10 @@ void write_decision(Database& database, const Decision& decision) {
   database
       .prepare(
           "INSERT OR REPLACE INTO decision_reasons (problem, gpu_class, kind, gpu_label, reason, "
-          "  tie_group, time_ns, default_time_ns, decided_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")
+          "  is_partial, limits, tie_group, time_ns, default_time_ns, decided_at) "
+          "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
       .bind(problem, gpu_class, kind, decision.gpu_label, decision.reason,
+            decision.scope == Decision::Scope::part ? 1 : 0, decision.limits,
             tie_group_text(decision.tie_group), decision.time_ns, decision.default_time_ns,
             decided_at)
       .run();

@@ -52,8 +52,8 @@ CREATE TABLE gpu_classes (
 
 -- 2. What is decided.
 
--- This problem on this GPU class uses this config. Kinds stand side by side; the best one is read. Stable: two runs that
--- decide the same write the same bytes here, the evidence is apart.
+-- This problem on this GPU class uses this config. Kinds stand side by side; the best one is read.
+-- Stable: two runs that decide the same write the same bytes here, the evidence is apart.
 CREATE TABLE decisions (
   problem INTEGER NOT NULL REFERENCES problems (id),
   gpu_class INTEGER NOT NULL REFERENCES gpu_classes (id),
@@ -71,12 +71,15 @@ CREATE TABLE decision_reasons (
   kind INTEGER NOT NULL,
   gpu_label TEXT NOT NULL,           -- the product it was decided for or on
   reason TEXT NOT NULL,
+  is_partial INTEGER NOT NULL CHECK (is_partial IN (0, 1)),  -- 1: time ran out, not all were tried
+  limits TEXT NOT NULL,              -- slug of --limits under which a stand-in measured it, or ""
   tie_group TEXT NOT NULL,           -- JSON array of the configs within the noise
   time_ns REAL NOT NULL,             -- 0: not known
   default_time_ns REAL NOT NULL,     -- 0: not known
   decided_at INTEGER NOT NULL,
   PRIMARY KEY (problem, gpu_class, kind),
-  FOREIGN KEY (problem, gpu_class, kind) REFERENCES decisions (problem, gpu_class, kind) ON DELETE CASCADE
+  FOREIGN KEY (problem, gpu_class, kind)
+    REFERENCES decisions (problem, gpu_class, kind) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
 
 -- What a config means on an arch: kernels launched in order, of one binary each.
@@ -88,7 +91,7 @@ CREATE TABLE plans (
   config TEXT NOT NULL,
   arch TEXT NOT NULL,                -- "sm_86"
   reduction_signature TEXT NOT NULL, -- plans with the same signature add in the same order
-  packed_layout TEXT NOT NULL,       -- tag of the packed weight layout it reads, "" for the checkpoint's own
+  packed_layout TEXT NOT NULL,       -- tag of the weight layout; "": the checkpoint's own
   checksum TEXT NOT NULL,            -- of this row and of its plan_kernels
   created_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -103,7 +106,8 @@ CREATE TABLE plan_kernels (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX plan_kernels_by_binary ON plan_kernels (binary);
 
--- The layouts that kiln_pack_weights can make, by tag. plans.packed_layout and the shape of a problem name them.
+-- The layouts that kiln_pack_weights can make, by tag. plans.packed_layout and the shape of a
+-- problem name them.
 CREATE TABLE packed_layouts (
   tag TEXT PRIMARY KEY,              -- names the layout and its version
   weight_format TEXT NOT NULL,       -- the checkpoint format it is made from
@@ -145,8 +149,8 @@ CREATE TABLE images (
 
 -- 4. Evidence, level 2: of a plan on a problem.
 
--- Does it compute the right thing: one row for each level and card it was tried on. The newest stays, whichever driver it
--- ran with.
+-- Does it compute the right thing: one row for each level and card it was tried on. The newest
+-- stays, whichever driver it ran with.
 CREATE TABLE verifications (
   plan TEXT NOT NULL,                -- names the binaries that ran
   problem INTEGER NOT NULL REFERENCES problems (id),
@@ -183,6 +187,8 @@ CREATE TABLE rejections (
   problem INTEGER NOT NULL REFERENCES problems (id),
   gpu_class INTEGER NOT NULL REFERENCES gpu_classes (id),
   config TEXT NOT NULL,
+  plan TEXT NOT NULL,                -- id of the plan that ran, perhaps not in plans; zeros: none
+  limits TEXT NOT NULL,              -- slug of --limits that it ran under, or ""
   stage TEXT NOT NULL,
   reason TEXT NOT NULL,
   detail TEXT NOT NULL,
@@ -227,8 +233,8 @@ CREATE TABLE leases (
 
 -- 7. Views for people.
 
--- A plan is verified on a problem at the best level that it passed, and not at all while the newest row of some card says
--- that it failed. Store::find_decision() says the same of all layers together.
+-- A plan is verified on a problem at the best level that it passed, and not at all while the newest
+-- row of some card says that it failed. Store::find_decision() says the same of all layers.
 CREATE VIEW verified_plans AS
   SELECT v.problem, v.plan, l.name AS verified
   FROM (SELECT problem, plan, CASE WHEN min(passed) = 0 THEN 0 ELSE max(verified_by) END AS level
@@ -237,22 +243,24 @@ CREATE VIEW verified_plans AS
 
 -- What a prepared session would use.
 CREATE VIEW winners AS
-  SELECT p.op, json_patch(p.shape, p.bucket) AS problem, r.gpu_label AS gpu, d.config, k.name AS kind,
-         round(nullif(r.time_ns, 0) / 1000, 3) AS time_us, v.verified,
+  SELECT p.op, json_patch(p.shape, p.bucket) AS problem, r.gpu_label AS gpu, d.config,
+         k.name AS kind, round(nullif(r.time_ns, 0) / 1000, 3) AS time_us, v.verified,
          datetime(r.decided_at, 'unixepoch') AS decided_at, r.reason
   FROM decisions AS d
   JOIN decision_reasons AS r USING (problem, gpu_class, kind)
   JOIN problems AS p ON p.id = d.problem
   JOIN decision_kinds AS k ON k.kind = d.kind
   LEFT JOIN verified_plans AS v ON v.problem = d.problem AND v.plan = d.plan
-  WHERE d.kind = (SELECT min(kind) FROM decisions WHERE problem = d.problem AND gpu_class = d.gpu_class)
+  WHERE d.kind = (SELECT min(kind) FROM decisions
+                  WHERE problem = d.problem AND gpu_class = d.gpu_class)
   ORDER BY p.op, r.gpu_label, p.shape, p.bucket;
 
 -- Everything that was timed, fastest first.
 CREATE VIEW candidates AS
   SELECT p.op, json_patch(p.shape, p.bucket) AS problem, g.label AS gpu, plans.config,
-         round(t.time_ns / 1000, 3) AS time_us, round(t.spread_ns / 1000, 3) AS spread_us, t.rounds, t.method, t.limits,
-         v.verified, t.device, datetime(t.timed_at, 'unixepoch') AS timed_at
+         round(t.time_ns / 1000, 3) AS time_us, round(t.spread_ns / 1000, 3) AS spread_us,
+         t.rounds, t.method, t.limits, v.verified, t.device,
+         datetime(t.timed_at, 'unixepoch') AS timed_at
   FROM timings AS t
   JOIN problems AS p ON p.id = t.problem
   JOIN gpu_classes AS g ON g.id = t.gpu_class
@@ -261,7 +269,8 @@ CREATE VIEW candidates AS
   ORDER BY p.op, g.label, p.shape, p.bucket, t.limits, t.time_ns;
 
 CREATE VIEW rejects AS
-  SELECT p.op, json_patch(p.shape, p.bucket) AS problem, g.label AS gpu, r.config, r.stage, r.reason, r.detail
+  SELECT p.op, json_patch(p.shape, p.bucket) AS problem, g.label AS gpu, r.config, r.stage,
+         r.reason, r.detail
   FROM rejections AS r
   JOIN problems AS p ON p.id = r.problem
   JOIN gpu_classes AS g ON g.id = r.gpu_class
@@ -269,9 +278,10 @@ CREATE VIEW rejects AS
 
 -- One row for each binary and plan that launches it.
 CREATE VIEW kernels AS
-  SELECT plans.op, plans.shape, plans.config, b.arch, k.ordinal, b.entry, k.threads, k.dynamic_smem_bytes,
-         b.static_smem_bytes, b.registers, b.spill_store_bytes + b.spill_load_bytes AS spill_bytes,
-         i.raw_bytes AS image_bytes, length(i.data) AS stored_bytes, b.nvrtc_version, b.key AS binary
+  SELECT plans.op, plans.shape, plans.config, b.arch, k.ordinal, b.entry, k.threads,
+         k.dynamic_smem_bytes, b.static_smem_bytes, b.registers,
+         b.spill_store_bytes + b.spill_load_bytes AS spill_bytes, i.raw_bytes AS image_bytes,
+         length(i.data) AS stored_bytes, b.nvrtc_version, b.key AS binary
   FROM binaries AS b
   LEFT JOIN images AS i ON i.binary = b.key
   LEFT JOIN plan_kernels AS k ON k.binary = b.key
@@ -373,7 +383,27 @@ void migrate(Database& database, std::span<const Migration> steps) {
   transaction.commit();
 }
 
+namespace {
+
+// All that is read until its end is of one moment.
+class Snapshot {
+ public:
+  explicit Snapshot(Database& database) : database_(database) { database_.execute("BEGIN"); }
+  Snapshot(const Snapshot&) = delete;
+  ~Snapshot() {
+    // A statement that failed may have ended the transaction already.
+    if (sqlite3_get_autocommit(database_.handle()) == 0) database_.execute("ROLLBACK");
+  }
+
+ private:
+  Database& database_;
+};
+
+}  // namespace
+
 FileKind classify(Database& database) {
+  // Somebody else may be making the tables just now.
+  const Snapshot snapshot(database);
   const int64_t application = database.query_integer("PRAGMA application_id");
   const int64_t version = database.query_integer("PRAGMA user_version");
   const std::map<std::string, std::string> tables = tables_of(database);

@@ -253,18 +253,15 @@ std::string LayeredStore::replacement(const std::string& path) const {
 }
 
 std::string LayeredStore::with_remedy(const std::string& path, const Unusable& error) const {
-  const std::string sentence = error.what();
-  // After a semicolon a sentence says what to do.
-  const bool says_some = sentence.find(';') != sentence.npos;
   switch (error.remedy()) {
     case Remedy::other_file:
-      return sentence + (says_some ? " or " : "; ") + other_file(path);
+      return error.sentence(other_file(path));
     case Remedy::replace:
-      return sentence + "; " + replacement(path);
+      return error.sentence(replacement(path));
     case Remedy::said:
-      return sentence;
+      break;
   }
-  return sentence;
+  return error.sentence();
 }
 
 void LayeredStore::open_top(const std::string& path) {
@@ -273,8 +270,8 @@ void LayeredStore::open_top(const std::string& path) {
     std::shared_ptr<Layer> layer = Layer::open(path, Layer::Access::read_write, happened);
     layers_.push_back(layer);
     for (const std::string& sentence : happened) warn(sentence, sentence);
-    if (const std::string why = layer->why_read_only(); !why.empty()) {
-      use_memory(with_remedy(path, Unusable(why)));
+    if (const std::optional<Unusable> why = layer->why_read_only()) {
+      use_memory(with_remedy(path, *why));
       return;
     }
     top_ = std::move(layer);
@@ -316,7 +313,7 @@ void LayeredStore::add_read_layer(const std::string& path, std::string_view cons
     const Unusable unusable(
         fmt::format("{} {} ({})", path, error.is_corruption() ? "is damaged" : "cannot be read",
                     error.what()),
-        error.is_corruption() ? Remedy::replace : Remedy::other_file);
+        "", error.is_corruption() ? Remedy::replace : Remedy::other_file);
     warn("read:" + path, fmt::format("{}. {}", with_remedy(path, unusable), consequence));
   }
 }
@@ -354,8 +351,12 @@ void LayeredStore::note_failure(Layer& layer, const SqliteError& error,
     warn("busy:" + path,
          fmt::format("{} was locked by another process for too long, {}", path, consequence));
   } else if (error.code() == SQLITE_FULL) {
-    warn("full:" + path, fmt::format("the disk of {} is full, {}; make room or {}", path,
-                                     consequence, other_file(path)));
+    warn("full:" + path, fmt::format("the disk of {} is full, {}; {} or {}", path, consequence,
+                                     what_helps(error), other_file(path)));
+  } else if (error.is_unwritable()) {
+    warn(fmt::format("error {}:{}", error.code(), path),
+         fmt::format("{} failed ({}), {}; {} or {}", path, error.what(), consequence,
+                     what_helps(error), other_file(path)));
   } else {
     warn(fmt::format("error {}:{}", error.code(), path),
          fmt::format("{} failed: {}, {}", path, error.what(), consequence));
@@ -649,7 +650,7 @@ bool LayeredStore::write(const Layer::Work& work) {
   } catch (const Error& error) {
     warn(error.what(), fmt::format("a result was not kept: {}", error.what()));
   } catch (const Unusable& error) {
-    warn("write", error.what());
+    warn("write", with_remedy(path_, error));
   }
   return false;
 }
@@ -764,12 +765,21 @@ void LayeredStore::make_pack(const std::string& path) {
   const auto refuse = [&](std::string_view why) {
     fail(Status::store_error, "the pack {} cannot be made: {}", path, why);
   };
+  const auto read_source = [&](const Layer::Work& work) {
+    try {
+      if (source) source->read(work);
+    } catch (const SqliteError& error) {
+      if (error.is_corruption()) note_damage(*source, error.what(), "so it cannot be packed");
+      refuse(error.what());
+    } catch (const Unusable& error) {
+      refuse(with_remedy(source->path(), error));
+    }
+  };
   int64_t rows = 0;
-  const Layer::Work count = [&](Database& database) {
+  read_source([&](Database& database) {
     rows = database.query_integer(
         "SELECT (SELECT count(*) FROM problems) + (SELECT count(*) FROM binaries)");
-  };
-  if (source && !read(*source, count)) refuse(warnings_.back());
+  });
   if (rows == 0) {
     fail(Status::store_error, "there is nothing to pack: the store {} is empty", path_);
   }
@@ -777,24 +787,33 @@ void LayeredStore::make_pack(const std::string& path) {
   if (file_id(path)) refuse(kExists);
   const std::string draft = make_draft(path);
   if (draft.empty()) refuse(std::strerror(errno));
-  int error = 0;
+  Published published;
   try {
-    source->read([&](Database& database) {
+    read_source([&](Database& database) {
       database.prepare("VACUUM INTO ?").bind(draft).run();
       // Leases and the packs below are matters of the place where the store was.
       Database pack(draft, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX);
       pack.execute("PRAGMA journal_mode = DELETE; DELETE FROM leases; DELETE FROM packs");
     });
-    error = ::chmod(draft.c_str(), 0644) == 0 ? publish_file(draft, path) : errno;
-  } catch (const SqliteError& failure) {
-    ::unlink(draft.c_str());
-    refuse(failure.what());
+    if (::chmod(draft.c_str(), 0644) == 0) {
+      published = publish_file(draft, path);
+    } else {
+      published.error = errno;
+    }
   } catch (...) {
     ::unlink(draft.c_str());
     throw;
   }
   ::unlink(draft.c_str());
-  if (error != 0) refuse(error == EEXIST ? kExists : std::strerror(error));
+  if (published.error != 0) {
+    refuse(published.error == EEXIST ? kExists : std::strerror(published.error));
+  }
+  if (published.folder_error != 0) {
+    warn("unsynchronised:" + path,
+         fmt::format("the pack {} is made, but its folder cannot be synchronised ({}), so a crash "
+                     "of the machine may take it away; keep a copy elsewhere",
+                     path, std::strerror(published.folder_error)));
+  }
 }
 
 std::vector<std::string> LayeredStore::check() {

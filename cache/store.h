@@ -4,7 +4,7 @@
 //
 // A store that cannot be used is a miss, never an error: open() always returns a store, in the
 // worst case an empty one in memory, and says why in warnings(). Opening for writing makes the file
-// and tries to write it, so what cannot be written is known then. A damaged store is put aside
+// and writes a row of it, so what cannot be written is known then. A damaged store is put aside
 // beside itself, when it is opened for writing; a file that never was one is left alone. Explicit
 // operations (export, verify a file) may fail.
 #pragma once
@@ -32,6 +32,9 @@ enum class DecisionKind : int32_t {
   predicted = 4,
   fallback = 5
 };
+inline constexpr DecisionKind kDecisionKinds[] = {DecisionKind::pinned, DecisionKind::measured,
+                                                  DecisionKind::borrowed, DecisionKind::predicted,
+                                                  DecisionKind::fallback};  // best first
 enum class Verified : int32_t { none = 0, simulator = 1, device = 2 };
 const char* kind_name(DecisionKind kind);      // "pinned", ..., "default"
 const char* verified_name(Verified verified);  // "none", "simulator", "device"
@@ -103,6 +106,8 @@ struct Decision {
   Hash128 plan;
   DecisionKind kind = DecisionKind::fallback;
   std::string reason;  // "12 % faster than the default", "within noise of the default", ...
+  enum class Scope { all, part } scope = Scope::all;  // of the candidates, part: time ran out
+  std::string limits;                  // slug of --limits under which a stand-in measured it, or ""
   std::vector<std::string> tie_group;  // configs within the noise, this one included
   double time_ns = 0;                  // 0: not known
   double default_time_ns = 0;
@@ -114,6 +119,8 @@ struct Rejection {
   Problem problem;
   std::string gpu_class;
   std::string config;
+  Hash128 plan;        // what ran, perhaps in no store; zero when nothing did
+  std::string limits;  // slug of --limits that it ran under, or ""
   std::string stage;   // "resources", "compile", "verify", "measure"
   std::string reason;  // "wrong", "trap", "timeout", "registers", ...
   std::string detail;
@@ -229,7 +236,8 @@ class Store {
                     std::string_view reason) = 0;
 
   // Writes the writable file's contents as a new read-only pack. Fails with store_error: there is
-  // such a file, or it cannot be made.
+  // such a file, or it cannot be made. A pack that is made but may not outlast a crash of the
+  // machine leaves a warning.
   virtual void make_pack(const std::string& path) = 0;
 
   // Checks every row and blob of both layers; returns one sentence per defect.

@@ -2,6 +2,7 @@
 // pool lives.
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -55,24 +56,23 @@ std::shared_future<Binary> failed_future(std::exception_ptr failure) {
   return promise.get_future().share();
 }
 
-// Locked across a fork, so that a child never inherits it held; there the pools have lost their
-// threads.
-struct SharedPools {
-  std::mutex mutex;
-  std::map<const Compiler*, std::weak_ptr<CompilePool>> pools;
-};
-
-SharedPools& shared_pools() {
-  static SharedPools* instance = [] {
-    auto* created = new SharedPools;  // never destroyed: prepares may run while the process exits
-    pthread_atfork([] { shared_pools().mutex.lock(); }, [] { shared_pools().mutex.unlock(); },
-                   [] {
-                     shared_pools().pools.clear();
-                     shared_pools().mutex.unlock();
-                   });
+// Guards which pool each compiler has. Locked across a fork, so that a child never inherits it
+// held.
+std::mutex& sharing() {
+  static std::mutex* instance = [] {
+    auto* created = new std::mutex;  // never destroyed: prepares may run while the process exits
+    pthread_atfork([] { sharing().lock(); }, [] { sharing().unlock(); },
+                   [] { sharing().unlock(); });
     return created;
   }();
   return *instance;
+}
+
+void check_pool(const std::shared_ptr<Compiler>& compiler, int workers) {
+  if (compiler && workers >= 1) return;
+  fail(Status::invalid_argument,
+       "A compile pool needs a compiler and at least one worker; got {} and {}.",
+       compiler ? "one" : "none", workers);
 }
 
 }  // namespace
@@ -88,6 +88,7 @@ struct CompilePool::Impl {
 
   struct Wanted {
     std::shared_future<Binary> result;
+    uint64_t generation = 0;
     int by = 0;  // requests that were not taken back
   };
 
@@ -98,6 +99,7 @@ struct CompilePool::Impl {
   std::deque<Job> queue;
   size_t idle = 0;  // threads that wait for a job
   std::map<Hash128, Wanted> wanted;
+  uint64_t generations = 0;  // so many entries of `wanted` there have been
   // Failures that may pass, no longer found by key. Held until the pool closes, so that it is never
   // a worker that frees an exception which a caller has read: libstdc++ counts those references out
   // of sight of ThreadSanitizer.
@@ -147,8 +149,9 @@ struct CompilePool::Impl {
     promise.set_exception(std::make_exception_ptr(why));
   }
 
-  // Under the mutex. Fewer threads than allowed still do the work; none do not.
-  bool has_a_thread_for_the_queue() {
+  // Under the mutex. Starts one more thread when the queue has need of it and it is allowed. Fewer
+  // threads than allowed still do the work; false: there is none.
+  bool ensure_thread_for_queue() {
     if (queue.size() <= idle || threads.size() >= most_threads) return true;
     const SignalsBlocked blocked;
     try {
@@ -179,11 +182,7 @@ struct CompilePool::Impl {
 
 CompilePool::CompilePool(std::shared_ptr<Compiler> compiler, int workers)
     : impl_(std::make_unique<Impl>()) {
-  if (!compiler || workers < 1) {
-    fail(Status::invalid_argument,
-         "A compile pool needs a compiler and at least one worker; got {} and {}.",
-         compiler ? "one" : "none", workers);
-  }
+  check_pool(compiler, workers);
   impl_->compiler = std::move(compiler);
   impl_->most_threads = static_cast<size_t>(workers);
 }
@@ -192,14 +191,14 @@ CompilePool::~CompilePool() { impl_->stop(); }
 
 std::shared_ptr<CompilePool> CompilePool::shared(const std::shared_ptr<Compiler>& compiler,
                                                  int workers) {
-  SharedPools& all = shared_pools();
-  const std::lock_guard lock(all.mutex);
-  std::weak_ptr<CompilePool>& known = all.pools[compiler.get()];
-  std::shared_ptr<CompilePool> pool = known.lock();
-  if (pool == nullptr) {
-    pool = std::make_shared<CompilePool>(compiler, workers);
-    known = pool;
+  check_pool(compiler, workers);
+  const std::lock_guard lock(sharing());
+  if (compiler->pool_process_ == getpid()) {  // in a forked child its threads are gone
+    if (std::shared_ptr<CompilePool> pool = compiler->pool_.lock()) return pool;
   }
+  const auto pool = std::make_shared<CompilePool>(compiler, workers);
+  compiler->pool_ = pool;
+  compiler->pool_process_ = getpid();
   return pool;
 }
 
@@ -221,12 +220,16 @@ CompilePool::Request CompilePool::request(KernelSource source, std::string arch,
     const auto [place, is_new] = impl_->wanted.try_emplace(job.key);
     Impl::Wanted& wanted = place->second;
     ++wanted.by;
+    if (is_new) {
+      wanted.result = job.promise.get_future().share();
+      wanted.generation = ++impl_->generations;
+    }
     request.is_first = is_new;
-    if (is_new) wanted.result = job.promise.get_future().share();
     request.result = wanted.result;
+    request.generation = wanted.generation;
     if (!is_new) return request;
     impl_->queue.push_back(std::move(job));
-    if (!impl_->has_a_thread_for_the_queue()) {
+    if (!impl_->ensure_thread_for_queue()) {
       impl_->drop(std::prev(impl_->queue.end()),
                   Error(Status::out_of_memory, "Not one compile thread could be started."));
     }
@@ -243,7 +246,9 @@ std::shared_future<Binary> CompilePool::submit(KernelSource source, std::string 
 CompilePool::Withdrawn CompilePool::withdraw(const Request& request) {
   const std::lock_guard lock(impl_->mutex);
   const auto place = impl_->wanted.find(request.key);
-  if (place == impl_->wanted.end()) return Withdrawn::expected;  // it failed
+  const bool is_known =
+      place != impl_->wanted.end() && place->second.generation == request.generation;
+  if (!is_known) return Withdrawn::expected;  // it failed
   const bool is_last = --place->second.by == 0;
   const auto job = std::find_if(impl_->queue.begin(), impl_->queue.end(),
                                 [&](const Impl::Job& queued) { return queued.key == request.key; });
@@ -256,5 +261,10 @@ CompilePool::Withdrawn CompilePool::withdraw(const Request& request) {
 }
 
 int CompilePool::workers() const { return static_cast<int>(impl_->most_threads); }
+
+int CompilePool::waiting() const {
+  const std::lock_guard lock(impl_->mutex);
+  return static_cast<int>(impl_->queue.size());
+}
 
 }  // namespace kiln::jit

@@ -76,6 +76,8 @@ Hash128 binary_key(const KernelSource& source, std::string_view arch,
 // inlined in order.
 std::string dump_source(const KernelSource& source);
 
+class CompilePool;
+
 class Compiler {
  public:
   // Finds and loads NVRTC once per process: what KILN_NVRTC names, else the newest that is usable.
@@ -93,6 +95,11 @@ class Compiler {
   // unsupported (arch not known to this NVRTC).
   virtual Binary compile(const KernelSource& source, std::string_view arch,
                          const CompileOptions& options) = 0;
+
+ private:
+  friend class CompilePool;
+  std::weak_ptr<CompilePool> pool_;  // CompilePool::shared()
+  int pool_process_ = 0;             // that made it
 };
 
 // One libnvrtc that was found, or a place named by KILN_NVRTC where none was.
@@ -122,8 +129,8 @@ class CompilePool {
   CompilePool(std::shared_ptr<Compiler> compiler, int workers);  // so many at most
   ~CompilePool();  // drops what has not begun, waits for what has
 
-  // The pool that everybody in this process shares for this compiler, so that the number of
-  // compiles at once does not grow with those who ask. It ends with its last holder; `workers`
+  // The pool that sessions and tunings of this process share for this compiler, so that the number
+  // of compiles at once does not grow with those who ask. It ends with its last holder; `workers`
   // counts when it is made. A forked child makes its own.
   static std::shared_ptr<CompilePool> shared(const std::shared_ptr<Compiler>& compiler,
                                              int workers);
@@ -131,17 +138,20 @@ class CompilePool {
   struct Request {
     Hash128 key;
     std::shared_future<Binary> result;
-    bool is_first = true;  // false: somebody else had asked for the same before
+    bool is_first = true;     // false: somebody else had asked for the same before
+    uint64_t generation = 0;  // tells it from requests of the same key after it failed
   };
   Request request(KernelSource source, std::string arch, CompileOptions options);
   std::shared_future<Binary> submit(KernelSource source, std::string arch, CompileOptions options);
 
   // Takes a request back. dropped: it had not begun, nobody else wants it, and its result is an
-  // error. expected: its result is there or comes. shared: others still wait for it in the queue.
+  // error. expected: its result is there or comes; a request of the same key that somebody has made
+  // since then is left alone. shared: others still wait for it in the queue.
   enum class Withdrawn { dropped, expected, shared };
   Withdrawn withdraw(const Request& request);
 
   int workers() const;
+  int waiting() const;  // compiles that have not begun
 
  private:
   struct Impl;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "jit/base/error.h"
+#include "jit/base/library_file.h"
 #include "jit/nvrtc_signals.h"
 
 namespace kiln::jit {
@@ -120,7 +121,7 @@ Builtins builtins_of(const NvrtcLibrary& library) {
                         "both from one toolkit",
                         library.version(), library.path, others)};
   }
-  void* handle = dlopen(wanted.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  void* handle = is_loadable(wanted) ? dlopen(wanted.c_str(), RTLD_NOW | RTLD_GLOBAL) : nullptr;
   if (handle != nullptr) return {path_of_handle(handle), ""};
   return {"", fmt::format("NVRTC {} at {} lacks its builtins: {} is neither in that folder nor on "
                           "the loader's path",
@@ -131,6 +132,10 @@ Builtins builtins_of(const NvrtcLibrary& library) {
 NvrtcFound open_library(const std::string& name, const std::string& origin) {
   NvrtcFound found{.candidate = {.path = name, .origin = origin}};
   NvrtcCandidate& candidate = found.candidate;
+  if (!is_loadable(name)) {
+    candidate.why = kNotLoadable;
+    return found;
+  }
   void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     candidate.why = last_loader_error();

@@ -23,7 +23,8 @@ bool belongs_to_nvrtc(Handler handler) {
 }
 
 // What NVRTC calls for signal(). A compile of somebody else's may have begun before the slot
-// changed: what it installed is still taken back.
+// changed: the handlers that it installed are still taken back. That it ignores SIGXFSZ is not:
+// this looks like a wish of the host's.
 Handler signal_of_nvrtc(int number, Handler handler) {
   struct sigaction now {};
   if (sigaction(number, nullptr, &now) != 0) return SIG_ERR;
@@ -136,15 +137,14 @@ int look_for_sealed(dl_phdr_info* info, size_t, void* argument) {
   return 1;
 }
 
-bool write_slot(const link_map& map, void** slot, void* value) {
+void write_slot(const link_map& map, void** slot, void* value) {
   Sealed sealed{.base = map.l_addr, .wanted = reinterpret_cast<uintptr_t>(slot)};
   dl_iterate_phdr(look_for_sealed, &sealed);
   const auto page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   void* page = reinterpret_cast<void*>(sealed.wanted / page_bytes * page_bytes);
-  if (sealed.found && mprotect(page, page_bytes, PROT_READ | PROT_WRITE) != 0) return false;
+  if (sealed.found && mprotect(page, page_bytes, PROT_READ | PROT_WRITE) != 0) return;
   __atomic_store_n(slot, value, __ATOMIC_RELEASE);
   if (sealed.found) mprotect(page, page_bytes, PROT_READ);
-  return true;
 }
 
 // NVRTC stays loaded, so the function that it calls has to stay as well.
@@ -162,12 +162,12 @@ bool pin_this_library() {
 
 }  // namespace
 
-bool keep_signals_from(void* nvrtc) noexcept {
+void keep_signals_from(void* nvrtc) noexcept {
   link_map* map = nullptr;
-  if (dlinfo(nvrtc, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return false;
+  if (dlinfo(nvrtc, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return;
   void** slot = Imports(*map).slot_of("signal");
-  if (slot == nullptr || !pin_this_library()) return false;
-  return write_slot(*map, slot, reinterpret_cast<void*>(&signal_of_nvrtc));
+  if (slot == nullptr || !pin_this_library()) return;
+  write_slot(*map, slot, reinterpret_cast<void*>(&signal_of_nvrtc));
 }
 
 }  // namespace kiln::jit

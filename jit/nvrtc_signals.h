@@ -8,7 +8,7 @@ namespace kiln::jit {
 
 // Points that slot of the loaded library at a function that installs nothing and answers that the
 // signal is ignored, which NVRTC respects. For every user of the library in this process, until it
-// ends. False: the slot was not found or cannot be written, and NVRTC does as it always did.
-bool keep_signals_from(void* nvrtc) noexcept;
+// ends. Where the slot is not found or cannot be written, NVRTC goes on as it always did.
+void keep_signals_from(void* nvrtc) noexcept;
 
 }  // namespace kiln::jit

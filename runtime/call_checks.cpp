@@ -22,6 +22,8 @@ using templates::Sizes;
 using templates::Term;
 using Place = FieldResolver::Place;
 
+constexpr size_t kMostStridesOfAnOutput = 2;  // see writes_apart()
+
 constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
 constexpr int64_t kSmallest = std::numeric_limits<int64_t>::min();
 
@@ -216,6 +218,13 @@ CallChecks::CallChecks(const Op& op, const Sizes& fixed) : op_(op), resolver_(op
       }
     }
   }
+  for (const PointerCheck& pointer : pointers_) {
+    if (!pointer.is_written || pointer.strides.size() <= kMostStridesOfAnOutput) continue;
+    fail(Status::internal,
+         "{}: the output {} has {} strides, but the check that its rows are apart holds for {} at "
+         "most; give it fewer dimensions, or extend the check",
+         op.name, field_name(pointer.field), pointer.strides.size(), kMostStridesOfAnOutput);
+  }
   for (const templates::Requirement& requirement : op.requirements) {
     requirements_.push_back({.small = resolver_.compile(requirement.small, "requirement"),
                              .big = resolver_.compile(requirement.big, "requirement")});
@@ -266,21 +275,31 @@ bool CallChecks::stride_holds(const StrideCheck& check, const int64_t* fields) n
   return check.multiple == 1 || stride % check.multiple == 0;
 }
 
-// Rows are apart (stride_holds); here, of two walked dimensions in either order, the steps of the
-// one with the larger stride leave room for all rows of the other. Inputs may overlap.
-bool CallChecks::writes_apart(const PointerCheck& check, const int64_t* fields) noexcept {
-  if (!check.is_written || check.strides.size() != 2) return true;
+CallChecks::Nesting CallChecks::nesting(const PointerCheck& check, const int64_t* fields) noexcept {
+  if (!check.is_written || check.strides.size() != 2) return {};
   const StrideCheck& first = check.strides[0];
   const StrideCheck& second = check.strides[1];
-  if (!is_known(first.steps) || !is_known(second.steps) || !is_known(first.row)) return true;
+  if (!is_known(first.steps) || !is_known(second.steps) || !is_known(first.row)) return {};
   const int64_t first_steps = place_value(first.steps, fields);
   const int64_t second_steps = place_value(second.steps, fields);
-  if (first_steps <= 1 || second_steps <= 1) return true;
-  const int64_t first_stride = fields[first.field];
-  const int64_t second_stride = fields[second.field];
-  const int64_t inner_steps = first_stride < second_stride ? first_steps : second_steps;
-  const int64_t span = saturating_multiply(inner_steps - 1, std::min(first_stride, second_stride));
-  return std::max(first_stride, second_stride) - place_value(first.row, fields) >= span;
+  if (first_steps <= 1 || second_steps <= 1) return {};
+  const bool first_is_inner = fields[first.field] < fields[second.field];
+  const StrideCheck& outer = first_is_inner ? second : first;
+  const StrideCheck& inner = first_is_inner ? first : second;
+  const int64_t inner_steps = first_is_inner ? first_steps : second_steps;
+  return {.outer = &outer,
+          .inner = &inner,
+          .inner_steps = inner_steps,
+          .reach = saturating_multiply(inner_steps - 1, fields[inner.field]),
+          .row = place_value(first.row, fields)};
+}
+
+// Rows are apart (stride_holds); here one of two dimensions nests in the other. Strides that
+// interleave without touching are refused as well: they cost more to tell than they are worth.
+// Inputs may overlap.
+bool CallChecks::writes_apart(const PointerCheck& check, const int64_t* fields) noexcept {
+  const Nesting nest = nesting(check, fields);
+  return nest.outer == nullptr || fields[nest.outer->field] - nest.row >= nest.reach;
 }
 
 bool CallChecks::pointer_holds(const PointerCheck& check, const int64_t* fields) noexcept {
@@ -341,13 +360,16 @@ std::string CallChecks::explain_pointer(const PointerCheck& check, const int64_t
     return fmt::format("{}: {} is {}, but it must be a multiple of {} elements", op_.name,
                        field_name(stride.field), value, stride.multiple);
   }
-  const StrideCheck& outer = check.strides[0];
-  const StrideCheck& inner = check.strides[1];
+  const Nesting nest = nesting(check, fields);
+  const int64_t multiple = nest.outer->multiple;
+  const int64_t least =
+      saturating_multiply(divide_up(saturating_add(nest.reach, nest.row), multiple), multiple);
   return fmt::format(
-      "{}: {} = {} and {} = {} make rows of {} overlap, which is {} x {} rows of {} elements",
-      op_.name, field_name(outer.field), fields[outer.field], field_name(inner.field),
-      fields[inner.field], name, place_value(outer.steps, fields), place_value(inner.steps, fields),
-      place_value(outer.row, fields));
+      "{}: {} is {}, but it steps over {} rows of {} with {} elements each, {} apart ({}): it must "
+      "be "
+      "at least {}",
+      op_.name, field_name(nest.outer->field), fields[nest.outer->field], nest.inner_steps, name,
+      nest.row, fields[nest.inner->field], field_name(nest.inner->field), least);
 }
 
 std::string CallChecks::explain(const int64_t* fields) const {

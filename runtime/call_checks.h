@@ -110,12 +110,22 @@ class CallChecks {
     std::vector<StrideCheck> strides;
     std::vector<FieldResolver::Place> dims;
   };
+  // Of two walked dimensions of an output the one with the larger stride, and the other, which has
+  // to fit between two steps of it.
+  struct Nesting {
+    const StrideCheck* outer = nullptr;  // nullptr: nothing to nest
+    const StrideCheck* inner = nullptr;
+    int64_t inner_steps = 0;
+    int64_t reach = 0;  // from the first element of the inner dimension to its last row
+    int64_t row = 0;
+  };
   struct RequirementCheck {
     FieldExtent small;
     FieldExtent big;
   };
 
   static bool stride_holds(const StrideCheck& check, const int64_t* fields) noexcept;
+  static Nesting nesting(const PointerCheck& check, const int64_t* fields) noexcept;
   static bool writes_apart(const PointerCheck& check, const int64_t* fields) noexcept;
   static bool pointer_holds(const PointerCheck& check, const int64_t* fields) noexcept;
   static bool is_empty(const PointerCheck& check, const int64_t* fields) noexcept;

@@ -20,9 +20,18 @@ using templates::Sizes;
 
 // The one place that asks for decisions. Only the device's own class is asked here; what near
 // siblings know (kind `borrowed`) joins here.
-std::optional<DecisionRow> find_decision(cache::Store& store, const Problem& problem,
+std::optional<DecisionRow> best_decision(cache::Store& store, const Problem& problem,
                                          const Gpu& gpu) {
   return store.find_decision(problem, gpu_class_key(gpu));
+}
+
+std::optional<DecisionRow> next_decision(cache::Store& store, const DecisionRow& refused) {
+  for (const DecisionKind kind : cache::kDecisionKinds) {
+    if (kind <= refused.decision.kind) continue;
+    auto row = store.find_decision(refused.decision.problem, refused.decision.gpu_class, kind);
+    if (row) return row;
+  }
+  return std::nullopt;
 }
 
 // Why the evidence of a decision is not enough to use it; "" when it is.
@@ -32,6 +41,16 @@ std::string evidence_lacking(const DecisionRow& row) {
   const bool needs_proof = kind == DecisionKind::measured || kind == DecisionKind::borrowed;
   if (needs_proof && row.verified == Verified::none) return "it was never verified";
   return "";
+}
+
+// The config of a decision, when it is fit for use; fails with the reason when it is not.
+Config usable_config(const DecisionRow& row, const Op& op, const Sizes& fixed, const Gpu& gpu) {
+  Config config =
+      templates::parse_config(op, fixed, gpu, parse_json(row.decision.config, "config"));
+  std::string why = limit_broken(op.plan(fixed, config, gpu), gpu);
+  if (why.empty()) why = evidence_lacking(row);
+  if (!why.empty()) fail(Status::unsupported, "{}", why);
+  return config;
 }
 
 }  // namespace
@@ -89,38 +108,34 @@ Choice choose(cache::Store& store, const Op& op, const Sizes& fixed, const Sizes
               const Gpu& gpu) {
   Choice choice = default_choice(op, fixed);
   choice.bucket = bucket;
-  const std::optional<DecisionRow> row = find_decision(store, problem_of(op, fixed, bucket), gpu);
+  std::optional<DecisionRow> row = best_decision(store, problem_of(op, fixed, bucket), gpu);
   if (!row) {
     choice.reason = "the store has no decision for this problem on this GPU class";
     return choice;
   }
-  const cache::Decision& decision = row->decision;
   choice.has_decision = true;
   choice.layer = row->layer;
-  const auto refuse = [&](const std::string& why) {
-    return default_instead_of(choice, op, fixed,
-                              fmt::format("the {} decision {} is not used: {}",
-                                          cache::kind_name(decision.kind), decision.config, why));
-  };
-
-  Config config;
-  try {
-    config = templates::parse_config(op, fixed, gpu, parse_json(decision.config, "config"));
-    const std::string broken = limit_broken(op.plan(fixed, config, gpu), gpu);
-    if (!broken.empty()) return refuse(broken);
-  } catch (const Error& error) {
-    return refuse(error.what());
+  for (; row; row = next_decision(store, *row)) {
+    const cache::Decision& decision = row->decision;
+    try {
+      choice.config = usable_config(*row, op, fixed, gpu);
+    } catch (const Error& error) {
+      if (!choice.refused.empty()) choice.refused += "; ";
+      choice.refused += fmt::format("the {} decision {} is not used: {}",
+                                    cache::kind_name(decision.kind), decision.config, error.what());
+      continue;
+    }
+    choice.kind = decision.kind;
+    choice.reason = decision.reason;
+    if (!choice.refused.empty()) choice.reason += "; " + choice.refused;
+    choice.layer = row->layer;
+    choice.verified = row->verified;
+    choice.time_ns = decision.time_ns;
+    choice.default_time_ns = decision.default_time_ns;
+    choice.recorded = store.find_plan(decision.plan);
+    return choice;
   }
-  const std::string lacking = evidence_lacking(*row);
-  if (!lacking.empty()) return refuse(lacking);
-
-  choice.config = config;
-  choice.kind = decision.kind;
-  choice.reason = decision.reason;
-  choice.verified = row->verified;
-  choice.time_ns = decision.time_ns;
-  choice.default_time_ns = decision.default_time_ns;
-  choice.recorded = store.find_plan(decision.plan);
+  choice.reason = choice.refused;
   return choice;
 }
 

@@ -1,5 +1,5 @@
-// Which config serves a bucket on this GPU, and why: a usable decision of the store, else the op's
-// default.
+// Which config serves a bucket on this GPU, and why: the best usable decision of the store, else
+// the op's default.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,8 @@ struct Choice {
   templates::Sizes bucket;
   templates::Config config;
   cache::DecisionKind kind = cache::DecisionKind::fallback;
-  std::string reason;         // why this config and no better one
+  std::string reason;   // why this config and no better one
+  std::string refused;  // decisions of better kinds that are not used, and why; in `reason` too
   bool has_decision = false;  // the store holds one, used or not
   cache::Verified verified = cache::Verified::none;
   double time_ns = 0;

@@ -110,7 +110,7 @@ class Session::Preparation {
   void run(const Progress& progress) {
     const auto start = std::chrono::steady_clock::now();
     const uint64_t compiles_before = session_.counters_.compiles;
-    KernelRun kernels(*session_.workshop_, needs_);
+    KernelRun kernels(*session_.workshop_, needs_, session_.timing_);
     log_start(kernels.summary());
     std::exception_ptr stopped;
     try {
@@ -300,12 +300,13 @@ class Session::Preparation {
   void note_reason(const ServedShape& shape, const Choice& choice) {
     const bool is_proven =
         choice.kind != DecisionKind::fallback && choice.verified != cache::Verified::none;
-    if (is_proven) return;
+    if (is_proven && choice.refused.empty()) return;
     const std::string bucket = templates::bucket_key(shape.op, choice.bucket);
     std::string line = fmt::format("{} {} {}: {} config, {}", shape.op.name, shape.text, bucket,
                                    cache::kind_name(choice.kind), choice.reason);
     if (!session_.reasons_logged_.insert(line).second) return;
-    const bool is_refusal = choice.kind == DecisionKind::fallback && choice.has_decision;
+    const bool is_refusal = !choice.refused.empty() ||
+                            (choice.kind == DecisionKind::fallback && choice.has_decision);
     reasons_.emplace_back(is_refusal ? KILN_LOG_WARNING : KILN_LOG_INFO, std::move(line));
   }
 
@@ -346,6 +347,7 @@ class Session::Preparation {
 
 Session::Session(const SessionOptions& options)
     : log_(options.log),
+      timing_(options.timing),
       device_(Device::open(options.device)),
       store_(cache::Store::open(store_options(options))),
       workshop_(std::make_unique<Workshop>(*device_, *store_, log_, counters_)) {

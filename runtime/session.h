@@ -33,6 +33,7 @@ struct SessionOptions {
   std::string store;  // "": as in cache::StoreOptions
   std::string pack;
   Log log;
+  RunTiming timing;  // of every prepare
 };
 
 struct Digests {
@@ -81,6 +82,7 @@ class Session {
   Json explain_choice(const ServedShape& shape, const Choice& choice, const ServedVariant& variant);
 
   const Log log_;
+  const RunTiming timing_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<cache::Store> store_;
   Counters counters_;

@@ -13,9 +13,6 @@ using std::chrono::milliseconds;
 // How soon a request to stop is heard while a compile runs.
 constexpr milliseconds kProgressInterval{200};
 
-// How much work of a long run a kill may cost.
-constexpr milliseconds kWriteInterval{2000};
-
 // With these the default kernel can stand in; anything else would hit it as well.
 bool is_about_this_kernel(Status status) {
   return status == Status::compile_error || status == Status::no_compiler ||
@@ -50,8 +47,8 @@ void Workshop::log_store_warnings() {
   for (size_t i = first; i < warnings.size(); ++i) log_.line(KILN_LOG_WARNING, "{}", warnings[i]);
 }
 
-KernelRun::KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs, milliseconds patience)
-    : workshop_(workshop), needs_(needs), claims_(workshop.kernels_), patience_(patience) {
+KernelRun::KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs, RunTiming timing)
+    : workshop_(workshop), needs_(needs), claims_(workshop.kernels_), timing_(timing) {
   summary_.total = static_cast<int>(needs_.size());
   for (size_t i = 0; i < needs_.size(); ++i) {
     switch (claims_.claim(needs_[i].key)) {
@@ -213,7 +210,7 @@ void KernelRun::keep(const jit::Binary& binary, const jit::CompilePool::Request&
 
 void KernelRun::add_unwritten(const jit::Binary& binary) {
   unwritten_.push_back(binary);
-  if (std::chrono::steady_clock::now() - written_at_ >= kWriteInterval) store({});
+  if (std::chrono::steady_clock::now() - written_at_ >= timing_.write_interval) store({});
 }
 
 void KernelRun::store(const std::vector<cache::PlanRecord>& plans) {
@@ -251,12 +248,14 @@ ReadyKernel KernelRun::load(const KernelNeed& need, const jit::Binary& binary, O
 
 void KernelRun::wait_for_other(size_t index, const Progress& progress) {
   KernelNeed& need = needs_[index];
-  const auto deadline = std::chrono::steady_clock::now() + patience_;
+  const auto deadline = std::chrono::steady_clock::now() + timing_.patience;
   for (;;) {
-    while (!workshop_.kernels_.wait_while_busy(need.key, std::min(kProgressInterval, patience_))) {
+    while (!workshop_.kernels_.wait_while_busy(need.key,
+                                               std::min(kProgressInterval, timing_.patience))) {
       tell(progress, need);
       if (std::chrono::steady_clock::now() < deadline) continue;
-      patience_ = milliseconds(0);  // that thread is stuck: its other kernels are not waited for
+      // That thread is stuck: its other kernels are not waited for.
+      timing_.patience = milliseconds(0);
       look_up(index);
       make(index, progress);
       return;

@@ -78,16 +78,19 @@ class Workshop {
   size_t warnings_logged_ = 0;
 };
 
+struct RunTiming {
+  // How long another thread may take for a kernel before this one makes it too: that thread may
+  // be waiting in a callback for this one.
+  std::chrono::milliseconds patience{60'000};
+  // How much work of a long run a kill may cost: what is compiled is written so often.
+  std::chrono::milliseconds write_interval{2000};
+};
+
 // Makes a set of kernels ready: looks all of them up, then compiles in parallel and loads. Distinct
 // keys only. What it compiled goes to the store in as few writes as a long run allows.
 class KernelRun {
  public:
-  // How long another thread may take for a kernel before this one makes it too: that thread may
-  // be waiting in a callback for this one.
-  static constexpr std::chrono::milliseconds kPatience{60'000};
-
-  KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs,
-            std::chrono::milliseconds patience = kPatience);
+  KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs, RunTiming timing = {});
 
   struct Summary {
     int total = 0;
@@ -126,7 +129,7 @@ class KernelRun {
   Claims claims_;
   Summary summary_;
   int done_ = 0;
-  std::chrono::milliseconds patience_;
+  RunTiming timing_;
   std::vector<size_t> mine_;
   std::vector<size_t> others_;
   std::map<size_t, jit::Binary> found_;

@@ -24,10 +24,13 @@ bool is_current(const cache::PlanRecord& record, const templates::Op& op,
   }
 }
 
+Binaries::~Binaries() {
+  for (const auto& [key, request] : coming_) pool_->withdraw(request);
+}
+
 jit::CompilePool& Binaries::pool() {
   if (pool_ == nullptr) {
-    pool_ = std::make_unique<jit::CompilePool>(jit::Compiler::load(cuda_major_),
-                                               jit::pool_size().workers);
+    pool_ = jit::CompilePool::shared(jit::Compiler::load(cuda_major_), jit::pool_size().workers);
   }
   return *pool_;
 }
@@ -41,7 +44,7 @@ void Binaries::ahead(const jit::KernelSource& source, const std::string& arch,
     return;
   }
   try {
-    coming_[key] = pool().submit(source, arch, options);
+    coming_[key] = pool().request(source, arch, options);
   } catch (const Error&) {
     // get() asks again and tells.
   }
@@ -52,8 +55,8 @@ BinaryPtr Binaries::get(const jit::KernelSource& source, const std::string& arch
   const Hash128 key = jit::binary_key(source, arch, options);
   ahead(source, arch, options);
   if (const auto found = ready_.find(key); found != ready_.end()) return found->second;
-  if (!coming_.contains(key)) coming_[key] = pool().submit(source, arch, options);
-  auto binary = std::make_shared<const jit::Binary>(coming_.at(key).get());
+  if (!coming_.contains(key)) coming_[key] = pool().request(source, arch, options);
+  auto binary = std::make_shared<const jit::Binary>(coming_.at(key).result.get());
   coming_.erase(key);
   return ready_[key] = std::move(binary);
 }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <chrono>
-#include <future>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,6 +21,9 @@ bool is_current(const cache::PlanRecord& record, const templates::Op& op,
 class Binaries {
  public:
   explicit Binaries(cache::Store& store) : store_(store) {}
+  ~Binaries();  // takes back what has not begun
+  Binaries(const Binaries&) = delete;
+  Binaries& operator=(const Binaries&) = delete;
 
   // The binaries are for the driver of a device, of this CUDA major version; without, for no
   // driver. Before the first of the others.
@@ -45,9 +47,9 @@ class Binaries {
 
   cache::Store& store_;
   int cuda_major_ = 0;
-  std::unique_ptr<jit::CompilePool> pool_;
+  std::shared_ptr<jit::CompilePool> pool_;
   std::map<Hash128, BinaryPtr> ready_;
-  std::map<Hash128, std::shared_future<jit::Binary>> coming_;
+  std::map<Hash128, jit::CompilePool::Request> coming_;
 };
 
 }  // namespace kiln::tuner

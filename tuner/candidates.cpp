@@ -198,7 +198,7 @@ CandidateSet make_candidates(const Op& op, const Sizes& fixed, const Target& tar
   for (size_t n = 0; n < order.size(); ++n) {
     Candidate& candidate = planned[order[n]];
     if (n > 0 && options.out_of_time && options.out_of_time()) {
-      set.rules["not compiled within the budget"] += static_cast<int64_t>(order.size() - n);
+      set.uncompiled = static_cast<int64_t>(order.size() - n);
       break;
     }
     start_compiling(n + lead);

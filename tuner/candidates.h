@@ -51,6 +51,7 @@ struct CandidateSet {
   int64_t space_size = 0;
   int64_t kept = 0;
   int64_t distinct_binaries = 0;
+  int64_t uncompiled = 0;                // for want of time: these are not all candidates
   std::map<std::string, int64_t> rules;  // configs dropped by the op's own rules
   std::vector<Dropped> dropped;
   std::vector<Candidate>

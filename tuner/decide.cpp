@@ -79,22 +79,31 @@ void Samples::drop(size_t candidate) {
     times_ns.erase(times_ns.begin() + static_cast<std::ptrdiff_t>(candidate));
 }
 
-bool throttled(const Round& round) { return (round.throttle_reasons & kThrottleBits) != 0; }
+bool throttled(const Round& round) {
+  return (round.throttle_reasons.value_or(0) & kThrottleBits) != 0;
+}
 
 Samples usable(const Samples& samples, std::string* note) {
+  const size_t total = samples.rounds.size();
   const auto bad =
       static_cast<size_t>(std::count_if(samples.rounds.begin(), samples.rounds.end(), throttled));
-  if (bad == 0) return samples;
-  if (samples.rounds.size() - bad < kFewestRounds) {
-    if (note != nullptr)
-      *note = fmt::format("{} of {} rounds throttled, all kept", bad, samples.rounds.size());
-    return samples;
+  const auto unknown = static_cast<size_t>(
+      std::count_if(samples.rounds.begin(), samples.rounds.end(),
+                    [](const Round& round) { return !round.throttle_reasons.has_value(); }));
+  const bool drops = bad > 0 && total - bad >= kFewestRounds;
+  if (note != nullptr) {
+    std::vector<std::string> parts;
+    if (bad > 0)
+      parts.push_back(fmt::format("{} of {} rounds throttled{}", bad, total,
+                                  drops ? " and dropped" : ", all kept"));
+    if (unknown > 0)
+      parts.push_back(fmt::format("clocks unknown in {} of {} rounds", unknown, total));
+    *note = fmt::format("{}", fmt::join(parts, "; "));
   }
-  if (note != nullptr)
-    *note = fmt::format("{} of {} rounds throttled and dropped", bad, samples.rounds.size());
+  if (!drops) return samples;
   Samples result;
   result.times_ns.resize(samples.times_ns.size());
-  for (size_t r = 0; r < samples.rounds.size(); ++r) {
+  for (size_t r = 0; r < total; ++r) {
     if (throttled(samples.rounds[r])) continue;
     result.rounds.push_back(samples.rounds[r]);
     for (size_t i = 0; i < samples.times_ns.size(); ++i)

@@ -79,9 +79,6 @@ std::string find_worker(const std::string& given) {
        searched);
 }
 
-// ---- the process
-// ---------------------------------------------------------------------------------
-
 ChildProcess::ChildProcess(const std::string& executable) {
   int sockets[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) {
@@ -161,9 +158,6 @@ std::string ChildProcess::last_words() const {
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
 }
-
-// ---- the conversation
-// ----------------------------------------------------------------------------
 
 DeviceWorker::DeviceWorker(WorkerOptions options) : options_(std::move(options)) { start(); }
 
@@ -339,7 +333,10 @@ MeasureResult DeviceWorker::measure(std::span<const PlanWork> plans, const templ
   if (result.outcome == Outcome::passed) {
     result.samples.times_ns.resize(plans.size());
     for (const Json& round : reply.at("rounds")) {
-      result.samples.rounds.push_back({round.at("throttle_reasons"), round.at("sm_mhz")});
+      const Json& reasons = round.at("throttle_reasons");
+      result.samples.rounds.push_back(
+          {reasons.is_null() ? std::nullopt : std::optional(reasons.get<uint64_t>()),
+           round.at("sm_mhz")});
     }
     for (const Json& round : reply.at("times_ns")) {
       for (size_t i = 0; i < plans.size(); ++i) result.samples.times_ns[i].push_back(round.at(i));

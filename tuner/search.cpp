@@ -31,11 +31,8 @@ constexpr int kMostExtra = 3;    // times the wanted rounds, when some are throt
 constexpr size_t kFinalists = 8;
 constexpr double kVerifyShare = 0.6;  // of a problem's time
 constexpr int kHarnessRetries = 1;
-constexpr const char* kUncompiled = "not compiled within the budget";  // as candidates.cpp says
-// Begins the reason of a decision that the budget ended early; the next run takes it up again.
+// Begins the reason of a decision that the budget ended early.
 constexpr std::string_view kPartial = "only a part was tried within the budget: ";
-// In the reason of a decision that a stand-in measured.
-constexpr std::string_view kUnderLimits = " under the limits of ";
 
 struct Job {
   const Op* op = nullptr;
@@ -70,7 +67,8 @@ class Search {
   std::vector<Job> make_jobs();
   void add_jobs(const runtime::WorkloadItem& item, const Target& target, const std::string& label,
                 std::vector<Job>& jobs);
-  bool already_done(const Job& job);
+  std::optional<cache::Decision> finished(const Job& job);
+  std::optional<cache::DecisionRow> sound_decision(const Job& job);
   bool holds_current(const Job& job, const Hash128& plan);
   std::optional<cache::Decision> standing_decision(const Job& job, DecisionKind kind);
   void keep(const Job& job, const cache::TuningResult& result, ProblemReport& report);
@@ -93,6 +91,9 @@ class Search {
   void disprove(const Job& job, const Candidate& candidate, const std::string& detail);
   void store_measured(const Job& job, const std::vector<Entrant>& finalists, const Samples& samples,
                       const std::string& note, ProblemReport& report);
+  Hash128 plan_that_ran(const Job& job, const Candidate& candidate);
+  Hash128 plan_that_serves(const Job& job, const Candidate& candidate);
+  std::vector<Hash128> disproved_elsewhere(const Job& job);
   cache::PlanRecord record_of(const Job& job, const Candidate& candidate, const std::string& arch,
                               const std::vector<BinaryPtr>& binaries);
   void add_plan(const Job& job, const Candidate& candidate, cache::TuningResult& result);
@@ -102,6 +103,9 @@ class Search {
   }
   cache::Verified level() const {
     return simulates() ? cache::Verified::simulator : cache::Verified::device;
+  }
+  cache::Decision::Scope scope() const {
+    return cut_short_ ? cache::Decision::Scope::part : cache::Decision::Scope::all;
   }
   bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
   bool out_of_time() const {
@@ -148,19 +152,14 @@ std::string problem_text(const Job& job) {
                      job.gpu_label);
 }
 
-// Ends the detail of a rejection: with other binaries, or planned for another GPU, a config is to
-// be tried again.
-std::string what_ran(const Target& target, const Candidate& candidate) {
-  std::string text = "; binaries";
-  for (const BinaryPtr& binary : candidate.binaries) text += " " + binary->key.hex();
-  if (!target.limits.empty()) text += " under the limits of " + target.limits;
-  return text;
-}
-
 // Only what says that the code itself is broken; a timeout or a crash may have been the machine's.
 bool is_for_good(const cache::Rejection& rejection) {
   return rejection.reason == outcome_name(Outcome::wrong) ||
          rejection.reason == outcome_name(Outcome::trap);
+}
+
+bool contains(const std::vector<Hash128>& plans, const Hash128& plan) {
+  return std::find(plans.begin(), plans.end(), plan) != plans.end();
 }
 
 Contender contender_of(const Candidate& candidate, std::vector<double> times_ns) {
@@ -241,26 +240,39 @@ std::vector<Job> Search::make_jobs() {
   return jobs;
 }
 
-bool Search::already_done(const Job& job) {
-  if (options_.redo == TuneOptions::Redo::again) return false;
-  const std::optional<cache::DecisionRow> row =
-      store_.find_decision(job.problem, gpu_class_key(job.target.gpu));
-  if (!row) return false;
+// The decision that leaves nothing to do for this problem.
+std::optional<cache::Decision> Search::finished(const Job& job) {
+  if (options_.redo == TuneOptions::Redo::again) return std::nullopt;
+  const std::optional<cache::DecisionRow> row = sound_decision(job);
+  if (!row) return std::nullopt;
+  const cache::Decision& decision = row->decision;
   // Whoever pinned it has decided, also where its plan is of another source by now.
-  if (row->decision.kind == DecisionKind::pinned) return true;
-  if (row->decision.reason.starts_with(kPartial) || !holds_current(job, row->decision.plan))
-    return false;
+  if (decision.kind == DecisionKind::pinned) return decision;
+  if (decision.scope == cache::Decision::Scope::part || !holds_current(job, decision.plan))
+    return std::nullopt;
   if (!job.target.limits.empty()) {
     const std::vector<cache::Timing> timings =
         store_.timings(job.problem, gpu_class_key(job.target.device));
-    return std::any_of(timings.begin(), timings.end(), [&](const cache::Timing& t) {
-      return t.limits == job.target.limits && holds_current(job, t.plan);
-    });
+    const bool is_measured =
+        std::any_of(timings.begin(), timings.end(), [&](const cache::Timing& t) {
+          return t.limits == job.target.limits && holds_current(job, t.plan);
+        });
+    return is_measured ? std::optional(decision) : std::nullopt;
   }
-  if (simulates() && row->verified == cache::Verified::none) return false;
+  if (simulates() && row->verified == cache::Verified::none) return std::nullopt;
   const DecisionKind good_enough =
       worker_ != nullptr && !simulates() ? DecisionKind::measured : DecisionKind::predicted;
-  return row->decision.kind <= good_enough;
+  return decision.kind <= good_enough ? std::optional(decision) : std::nullopt;
+}
+
+// The best kind whose plan did not fail verification: a session uses no other.
+std::optional<cache::DecisionRow> Search::sound_decision(const Job& job) {
+  for (const DecisionKind kind : cache::kDecisionKinds) {
+    std::optional<cache::DecisionRow> row =
+        store_.find_decision(job.problem, gpu_class_key(job.target.gpu), kind);
+    if (row && row->failure.empty()) return row;
+  }
+  return std::nullopt;
 }
 
 bool Search::holds_current(const Job& job, const Hash128& plan) {
@@ -273,7 +285,7 @@ std::optional<cache::Decision> Search::standing_decision(const Job& job, Decisio
   if (!cut_short_) return std::nullopt;
   const std::optional<cache::DecisionRow> row =
       store_.find_decision(job.problem, gpu_class_key(job.target.gpu), kind);
-  if (!row || row->decision.reason.starts_with(kPartial) || !row->failure.empty() ||
+  if (!row || row->decision.scope == cache::Decision::Scope::part || !row->failure.empty() ||
       !holds_current(job, row->decision.plan))
     return std::nullopt;
   const cache::Decision& decision = row->decision;
@@ -281,8 +293,7 @@ std::optional<cache::Decision> Search::standing_decision(const Job& job, Decisio
       std::any_of(rejections_.begin(), rejections_.end(),
                   [&](const cache::Rejection& r) { return r.config == decision.config; });
   // What a stand-in measured in part says more of a GPU than what the model says of all.
-  const bool is_less =
-      !job.target.limits.empty() && decision.reason.find(kUnderLimits) == std::string::npos;
+  const bool is_less = !job.target.limits.empty() && decision.limits.empty();
   if (rejected_now || is_less) return std::nullopt;
   return decision;
 }
@@ -296,7 +307,7 @@ void Search::keep(const Job& job, const cache::TuningResult& result, ProblemRepo
   report.winner_ns = decision.time_ns;
   report.default_ns = decision.default_time_ns;
   report.tie_group = decision.tie_group;
-  if (cut_short_ && !decision.reason.starts_with(kPartial)) {
+  if (cut_short_ && decision.scope == cache::Decision::Scope::all) {
     log(fmt::format(
         "{}: only a part was tried within the budget, so the earlier decision among all "
         "stays: {}",
@@ -309,7 +320,10 @@ void Search::tell_pin(const Job& job) {
       store_.find_decision(job.problem, gpu_class_key(job.target.gpu), DecisionKind::pinned);
   if (!pin) return;
   const std::string& config = pin->decision.config;
-  if (options_.redo == TuneOptions::Redo::again) {
+  if (!pin->failure.empty()) {
+    log(fmt::format("{}: it is pinned to {}, which no session uses: {}", problem_text(job), config,
+                    pin->failure));
+  } else if (options_.redo == TuneOptions::Redo::again) {
     log(fmt::format("{}: it is pinned to {}, which serves whatever is measured", problem_text(job),
                     config));
   } else if (!holds_current(job, pin->decision.plan)) {
@@ -332,7 +346,7 @@ const CandidateSet& Search::candidates_of(const Job& job) {
                                    .out_of_time = [this] { return out_of_time(); },
                                    .sizes = &sizes});
     // A set that was cut short is not the set of the next bucket.
-    if (!candidates_.rules.contains(kUncompiled)) candidates_key_ = key;
+    if (candidates_.uncompiled == 0) candidates_key_ = key;
   }
   return candidates_;
 }
@@ -344,9 +358,11 @@ void Search::reject(const Job& job, const Candidate& candidate, const std::strin
   rejections_.push_back({.problem = job.problem,
                          .gpu_class = gpu_class_key(job.target.device),
                          .config = candidate.text,
+                         .plan = plan_that_ran(job, candidate),
+                         .limits = job.target.limits,
                          .stage = stage,
                          .reason = reason,
-                         .detail = detail + what_ran(job.target, candidate)});
+                         .detail = detail});
   ++report.rejected[reason];
   log(fmt::format("{}: rejected {} ({}: {})", problem_text(job), candidate.text, reason, detail));
   if (is_for_good(rejections_.back())) disprove(job, candidate, reason + ": " + detail);
@@ -355,7 +371,7 @@ void Search::reject(const Job& job, const Candidate& candidate, const std::strin
 // A plan that the store holds, perhaps as a decision proven with another driver, is found wrong
 // now.
 void Search::disprove(const Job& job, const Candidate& candidate, const std::string& detail) {
-  const Hash128 plan = record_of(job, candidate, job.target.device.arch(), candidate.binaries).id;
+  const Hash128 plan = plan_that_ran(job, candidate);
   if (!store_.find_plan(plan)) return;
   const runtime::DeviceInfo& info = worker_->info();
   store_.put_verification({.plan = plan,
@@ -374,6 +390,24 @@ cache::PlanRecord Search::record_of(const Job& job, const Candidate& candidate,
   std::vector<Hash128> keys;
   for (const BinaryPtr& binary : binaries) keys.push_back(binary->key);
   return runtime::plan_record(*job.op, job.fixed, candidate.config, arch, candidate.plan, keys);
+}
+
+Hash128 Search::plan_that_ran(const Job& job, const Candidate& candidate) {
+  return record_of(job, candidate, job.target.device.arch(), candidate.binaries).id;
+}
+
+Hash128 Search::plan_that_serves(const Job& job, const Candidate& candidate) {
+  return record_of(job, candidate, job.target.gpu.arch(), candidate.gpu_binaries).id;
+}
+
+// The plans that no session uses, because they failed on a card which is not at hand.
+std::vector<Hash128> Search::disproved_elsewhere(const Job& job) {
+  std::vector<Hash128> plans;
+  for (const cache::Verification& proof : store_.verifications(job.problem)) {
+    const bool is_here = worker_ != nullptr && proof.card == worker_->info().name;
+    if (!proof.passed && !is_here) plans.push_back(proof.plan);
+  }
+  return plans;
 }
 
 void Search::add_plan(const Job& job, const Candidate& candidate, cache::TuningResult& result) {
@@ -414,22 +448,30 @@ void Search::rank(const Job& job, const std::vector<Entrant>& field, ProblemRepo
   }
   const Sizes sizes =
       templates::with_derived(*job.op, job.kit->measured_case(job.fixed, job.bucket).sizes);
+  const std::vector<Hash128> disproved = disproved_elsewhere(job);
+  std::vector<const Entrant*> ranked;
   std::vector<Contender> contenders;
   std::vector<double> all_ns;
-  const std::optional<size_t> default_index = default_position(field);
+  std::optional<size_t> default_index;
   for (const Entrant& entrant : field) {
+    if (contains(disproved, plan_that_serves(job, *entrant.candidate))) {
+      ++report.rejected["failed verification"];
+      continue;
+    }
+    if (entrant.candidate->is_default()) default_index = ranked.size();
+    ranked.push_back(&entrant);
     all_ns.push_back(model_ns(job, *entrant.candidate, sizes));
     contenders.push_back(contender_of(*entrant.candidate, {all_ns.back()}));
   }
+  if (ranked.empty()) throw Abandoned{"failed: no config is right"};
   if (cut_short_ && contenders.size() == 1 && default_index) throw Abandoned{"partial"};
   const Verdict verdict = decide(contenders, default_index, kModelNoise);
 
   cache::TuningResult result;
   const auto add = [&](size_t i) {
-    const Candidate& candidate = *field[i].candidate;
+    const Candidate& candidate = *ranked[i]->candidate;
     add_plan(job, candidate, result);
-    const Hash128 plan =
-        record_of(job, candidate, job.target.gpu.arch(), candidate.gpu_binaries).id;
+    const Hash128 plan = plan_that_serves(job, candidate);
     result.timings.push_back({.plan = plan,
                               .problem = job.problem,
                               .gpu_class = gpu_class_key(job.target.gpu),
@@ -440,25 +482,26 @@ void Search::rank(const Job& job, const std::vector<Entrant>& field, ProblemRepo
                                     .problem = job.problem,
                                     .by = cache::Verified::simulator,
                                     .passed = true,
-                                    .detail = field[i].proof.detail,
+                                    .detail = ranked[i]->proof.detail,
                                     .tolerance = job.op->tolerance.text(),
-                                    .worst_error = field[i].proof.worst_error,
+                                    .worst_error = ranked[i]->proof.worst_error,
                                     .card = worker_->info().name,
                                     .driver = worker_->info().driver});
   };
   add(verdict.winner);
   if (default_index && *default_index != verdict.winner) add(*default_index);
   std::vector<std::string> tie_group;
-  for (const size_t i : verdict.tie_group) tie_group.push_back(field[i].candidate->text);
+  for (const size_t i : verdict.tie_group) tie_group.push_back(ranked[i]->candidate->text);
   result.decision = {
       .problem = job.problem,
       .gpu_class = gpu_class_key(job.target.gpu),
       .gpu_label = job.gpu_label,
-      .config = field[verdict.winner].candidate->text,
+      .config = ranked[verdict.winner]->candidate->text,
       .plan = result.plans.front().id,
       .kind = DecisionKind::predicted,
       .reason = fmt::format("{}by the analytic model: {}",
                             cut_short_ ? kPartial : std::string_view(), verdict.reason),
+      .scope = scope(),
       .tie_group = tie_group,
       .time_ns = all_ns[verdict.winner],
       .default_time_ns = default_index ? all_ns[*default_index] : 0,
@@ -579,14 +622,20 @@ void Search::measure_on_device(const Job& job, ProblemReport& report) {
   if (options_.redo == TuneOptions::Redo::keep)
     known_bad = store_.rejections(job.problem, gpu_class_key(job.target.device));
   std::erase_if(known_bad, [](const cache::Rejection& r) { return !is_for_good(r); });
+  const std::vector<Hash128> disproved = disproved_elsewhere(job);
   std::vector<std::pair<double, const Candidate*>> ranked;
   for (const Candidate& candidate : set.candidates) {
+    // Of other binaries, or planned for another GPU, a config is to be tried again.
     const bool known =
         std::any_of(known_bad.begin(), known_bad.end(), [&](const cache::Rejection& r) {
-          return r.config == candidate.text && r.detail.ends_with(what_ran(job.target, candidate));
+          return r.plan == plan_that_ran(job, candidate) && r.limits == job.target.limits;
         });
-    if (known && !candidate.is_default()) {
+    if (candidate.is_default()) {
+      ranked.emplace_back(model_ns(job, candidate, sizes), &candidate);
+    } else if (known) {
       ++report.rejected["rejected before"];
+    } else if (contains(disproved, plan_that_serves(job, candidate))) {
+      ++report.rejected["failed verification"];
     } else {
       ranked.emplace_back(model_ns(job, candidate, sizes), &candidate);
     }
@@ -674,9 +723,8 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
   for (size_t i = 0; i < finalists.size(); ++i) {
     const Candidate& candidate = *finalists[i].candidate;
     add_plan(job, candidate, result);
-    const Hash128 plan_that_ran =
-        record_of(job, candidate, job.target.device.arch(), candidate.binaries).id;
-    result.verifications.push_back({.plan = plan_that_ran,
+    const Hash128 plan = plan_that_ran(job, candidate);
+    result.verifications.push_back({.plan = plan,
                                     .problem = job.problem,
                                     .by = level(),
                                     .passed = true,
@@ -686,7 +734,7 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
                                     .card = info.name,
                                     .driver = info.driver});
     result.timings.push_back(
-        {.plan = plan_that_ran,
+        {.plan = plan,
          .problem = job.problem,
          .gpu_class = gpu_class_key(job.target.device),
          .time_ns = median(samples.times_ns[i]),
@@ -704,15 +752,17 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
   const DecisionKind kind = stands_in ? DecisionKind::predicted : DecisionKind::measured;
   std::string reason = verdict.reason;
   if (stands_in)
-    reason = fmt::format("on {}{}{}: {}", info.name, kUnderLimits, job.target.limits, reason);
+    reason = fmt::format("on {} under the limits of {}: {}", info.name, job.target.limits, reason);
   if (cut_short_) reason.insert(0, kPartial);
   result.decision = {.problem = job.problem,
                      .gpu_class = gpu_class_key(job.target.gpu),
                      .gpu_label = job.gpu_label,
                      .config = winner.text,
-                     .plan = record_of(job, winner, job.target.gpu.arch(), winner.gpu_binaries).id,
+                     .plan = plan_that_serves(job, winner),
                      .kind = kind,
                      .reason = reason,
+                     .scope = scope(),
+                     .limits = job.target.limits,
                      .tie_group = tie_group,
                      .time_ns = winner_ns,
                      .default_time_ns = default_ns,
@@ -737,7 +787,8 @@ ProblemReport Search::tune_one(const Job& job) {
     report.kept = set.kept;
     report.distinct_binaries = set.distinct_binaries;
     report.rejected = set.rules;
-    cut_short_ = set.rules.contains(kUncompiled);
+    cut_short_ = set.uncompiled > 0;
+    if (cut_short_) report.rejected["not compiled within the budget"] = set.uncompiled;
     for (const Dropped& dropped : set.dropped) {
       rejections_.push_back({.problem = job.problem,
                              .gpu_class = gpu_class_key(job.target.gpu),
@@ -795,15 +846,13 @@ TuneReport Search::run() {
     if (stopped()) {
       row.state = "stopped";
       report.end = TuneReport::End::stopped;
-    } else if (already_done(job)) {
-      const cache::Decision kept =
-          store_.find_decision(job.problem, gpu_class_key(job.target.gpu))->decision;
+    } else if (const std::optional<cache::Decision> kept = finished(job)) {
       row.state = "kept";
-      row.winner = kept.config;
-      row.kind = kept.kind;
-      row.winner_ns = kept.time_ns;
-      row.default_ns = kept.default_time_ns;
-      row.tie_group = kept.tie_group;
+      row.winner = kept->config;
+      row.kind = kept->kind;
+      row.winner_ns = kept->time_ns;
+      row.default_ns = kept->default_time_ns;
+      row.tie_group = kept->tie_group;
       tell_pin(job);
     } else if (options_.budget_s > 0 && now_s() >= deadline_s) {
       row.state = "budget";

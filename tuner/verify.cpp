@@ -86,6 +86,7 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
   DeviceWorker worker(
       {.executable = find_worker(options.worker), .device = options.device, .log = options.log});
   Binaries binaries(store);
+  binaries.serve_driver(worker.info().cuda_major);
   const Gpu& gpu = worker.info().gpu;
   const std::string gpu_class = gpu_class_key(gpu);
   worker.set_tools(binaries.tools(gpu.arch()));

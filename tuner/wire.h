@@ -10,7 +10,7 @@
 
 namespace kiln::tuner {
 
-inline constexpr int kProtocol = 1;
+inline constexpr int kProtocol = 2;
 
 struct Frame {
   Json header;

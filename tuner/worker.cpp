@@ -268,7 +268,10 @@ void Worker::measure_plans(const Json& request, Json& reply) {
       announce_run(i);
     }));
     const runtime::DeviceCondition after = device_->condition();
-    rounds.push_back({{"throttle_reasons", before.throttle_reasons | after.throttle_reasons},
+    const bool known = before.reading == runtime::ClockReading::available &&
+                       after.reading == runtime::ClockReading::available;
+    rounds.push_back({{"throttle_reasons",
+                       known ? Json(before.throttle_reasons | after.throttle_reasons) : Json()},
                       {"sm_mhz", after.sm_mhz}});
   }
   reply["index"] = -1;

@@ -108,6 +108,14 @@ Json parse_json(std::string_view text, std::string_view what) {
     return true;
   };
 
+  // The parser would take a NUL for the end and leave out what follows.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    const Position at = position_of(text, nul);
+    fail(Status::invalid_argument,
+         "The {} is not valid JSON at line {}, column {}: a NUL byte stands there, but JSON is "
+         "text.",
+         what, at.line, at.column);
+  }
   try {
     return Json::parse(text.begin(), text.end(), refuse_duplicates);
   } catch (const Json::parse_error& error) {

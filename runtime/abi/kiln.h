@@ -1,26 +1,37 @@
-/* Kiln: kernels of DeepSeek-V4.1-Flash, tuned for the GPU that is there, behind a plain C interface.
+/* Kiln: kernels of DeepSeek-V4.1-Flash, tuned for the GPU that is there, behind a plain C
+ * interface.
  *
  * Life cycle, one session per device:
  *
- *   kiln_open -> kiln_prepare (compiles or loads all that the workload can reach) -> kiln_seal (from here nothing compiles)
- *             -> kiln_plan_create (an op and a fixed shape, resolved once) -> kiln_<op>(plan, args, stream) as often as wanted
- *             -> kiln_close
+ *   kiln_open
+ *   kiln_prepare       compiles or loads all that the workload can reach
+ *   kiln_seal          from here nothing compiles
+ *   kiln_plan_create   an op and a fixed shape, resolved once
+ *   kiln_<op>          with a plan, its arguments and a stream, as often as wanted
+ *   kiln_close
  *
  * Rules that hold everywhere:
  *   - The caller owns all device memory. Kiln allocates none in a call.
- *   - Strides are explicit, 64-bit, in elements of the tensor; the innermost stride is 1. Dimensions may be permuted; rows of an output
- *     must not overlap. Lengths, slots and tables live on the device.
+ *   - Strides are explicit, 64-bit, in elements of the tensor; the innermost stride is 1.
+ *     Dimensions may be permuted. Lengths, slots and tables live on the device.
+ *   - Rows of an output must not overlap, and of two dimensions with a stride one nests in the
+ *     other: all rows of the one with the smaller stride fit between two steps of the other.
  *   - Streams are `void *`: a cudaStream_t or CUstream; NULL is the legacy default stream.
- *   - Every struct starts with its size, so that it can grow: set it with sizeof. Of a result struct that is newer than the library, the
- *     fields that the library does not know are set to zero.
- *   - A function that fails returns a status other than KILN_OK and leaves a sentence in kiln_last_error() of that thread. Nothing
- *     throws, prints, exits or changes errno, locale, signals or the current CUDA context of the caller.
- *   - An op call takes no lock, allocates nothing, reads no environment and synchronises nothing. It is legal while its stream is
- *     being captured. Only a call whose kernels were never prepared would have to compile: under capture, or after kiln_seal, it
- *     returns KILN_NOT_PREPARED and leaves the capture valid.
- *   - Sessions and plans may be used from any thread. kiln_close must not run while another thread is inside a call on that session.
+ *   - Every struct starts with its size, so that it can grow: set it with sizeof. Of a result
+ *     struct that is newer than the library, the fields that the library does not know are set to
+ *     zero.
+ *   - A function that fails returns a status other than KILN_OK and leaves a sentence in
+ *     kiln_last_error() of that thread. Nothing throws, prints, exits or changes errno, locale,
+ *     signals or the current CUDA context of the caller.
+ *   - An op call takes no lock, allocates nothing, reads no environment and synchronises nothing.
+ *     It is legal while its stream is being captured. Only a call whose kernels were never
+ *     prepared would have to compile: under capture, or after kiln_seal, it returns
+ *     KILN_NOT_PREPARED and leaves the capture valid.
+ *   - Sessions and plans may be used from any thread. kiln_close must not run while another thread
+ *     is inside a call on that session.
  *
- * The ops themselves are in kiln_ops.h, made from their descriptions. Sizes, shapes and workloads in JSON use the field names there.
+ * The ops themselves are in kiln_ops.h, made from their descriptions. Sizes, shapes and workloads
+ * in JSON use the field names there.
  */
 #ifndef KILN_H_
 #define KILN_H_
@@ -44,125 +55,175 @@ extern "C" {
 /* What a function returns. Numbers never change their meaning. */
 typedef enum kiln_status {
   KILN_OK = 0,
-  KILN_INVALID_ARGUMENT = 1, /* the input is wrong; the text names the argument, what was expected and what came */
-  KILN_NOT_FOUND = 2,        /* no such op, device or file */
-  KILN_UNSUPPORTED = 3,      /* legal input that this GPU, driver or build cannot serve */
-  KILN_NOT_PREPARED = 4,     /* the call would have to compile or load, and may not (sealed, or under capture) */
-  KILN_BAD_STATE = 5,        /* out of order: for example kiln_prepare after kiln_seal */
-  KILN_CLOSED = 6,           /* the session or plan has been closed */
-  KILN_FORKED = 7,           /* the session was opened before a fork. CUDA works in a forked child only if the parent never initialised it, so start
-                                workers by spawn or exec, or fork before the first kiln_open */
-  KILN_NO_DRIVER = 8,        /* libcuda.so.1 is missing or does not start; the text lists where it was searched */
-  KILN_NO_COMPILER = 9,      /* NVRTC is missing or unusable, and the store does not hold the kernel */
-  KILN_COMPILE_ERROR = 10,   /* NVRTC refused a source; the text has its log */
-  KILN_DRIVER_ERROR = 11,    /* the CUDA driver returned an error; the text names it and the operation */
+  /* the input is wrong; the text names the argument, what was expected and what came */
+  KILN_INVALID_ARGUMENT = 1,
+  /* no such op, device or file */
+  KILN_NOT_FOUND = 2,
+  /* legal input that this GPU, driver or build cannot serve */
+  KILN_UNSUPPORTED = 3,
+  /* the call would have to compile or load, and may not (sealed, or under capture) */
+  KILN_NOT_PREPARED = 4,
+  /* out of order: for example kiln_prepare after kiln_seal */
+  KILN_BAD_STATE = 5,
+  /* the session or plan has been closed */
+  KILN_CLOSED = 6,
+  /* the session was opened before a fork. CUDA works in a forked child only if the parent never
+   * initialised it, so start workers by spawn or exec, or fork before the first kiln_open */
+  KILN_FORKED = 7,
+  /* libcuda.so.1 is missing or does not start; the text lists where it was searched */
+  KILN_NO_DRIVER = 8,
+  /* NVRTC is missing or unusable, and the store does not hold the kernel */
+  KILN_NO_COMPILER = 9,
+  /* NVRTC refused a source; the text has its log */
+  KILN_COMPILE_ERROR = 10,
+  /* the CUDA driver returned an error; the text names it and the operation */
+  KILN_DRIVER_ERROR = 11,
   KILN_OUT_OF_MEMORY = 12,
-  KILN_STORE_ERROR = 13,     /* an explicit operation on the store failed; open and prepare never return it */
-  KILN_INTERRUPTED = 14,     /* the progress callback asked to stop */
-  KILN_INTERNAL = 15         /* a defect in Kiln: please report the text */
+  /* an explicit operation on the store failed; open and prepare never return it */
+  KILN_STORE_ERROR = 13,
+  /* the progress callback asked to stop */
+  KILN_INTERRUPTED = 14,
+  /* a defect in Kiln: please report the text */
+  KILN_INTERNAL = 15
 } kiln_status;
 
-typedef struct kiln_session kiln_session; /* one device, one store; owned by the library until kiln_close */
-typedef struct kiln_plan kiln_plan;       /* an op with a fixed shape; owned by its session */
+/* One device, one store; owned by the library until kiln_close. */
+typedef struct kiln_session kiln_session;
+/* An op with a fixed shape; owned by its session. */
+typedef struct kiln_plan kiln_plan;
 
 /* "KILN_OK", ...; "unknown status" for other numbers. Static memory. */
 KILN_API const char *kiln_status_name(kiln_status status);
 
-/* The sentence of the last failure on this thread; "" when there was none. Valid until this thread's next failing call. */
+/* The sentence of the last failure on this thread; "" when there was none. Valid until this
+ * thread's next failing call. */
 KILN_API const char *kiln_last_error(void);
 
 /* "0.1.0". Static memory. */
 KILN_API const char *kiln_version(void);
 
-/* ---- open ------------------------------------------------------------------------------------------------------------------ */
+typedef enum kiln_log_level {
+  KILN_LOG_ERROR = 0,
+  KILN_LOG_WARNING = 1,
+  KILN_LOG_INFO = 2,
+  KILN_LOG_DEBUG = 3
+} kiln_log_level;
 
-typedef enum kiln_log_level { KILN_LOG_ERROR = 0, KILN_LOG_WARNING = 1, KILN_LOG_INFO = 2, KILN_LOG_DEBUG = 3 } kiln_log_level;
-
-/* Receives one line without a newline. May be called from any thread that is inside open, prepare, seal, plan_create or close, or that
- * makes the first, compiling call of an unprepared plan; never from a prepared op call. Must not call Kiln. */
+/* Receives one line without a newline. May be called from any thread that is inside open, prepare,
+ * seal, plan_create or close, or that makes the first, compiling call of an unprepared plan; never
+ * from a prepared op call. Must not call Kiln. */
 typedef void (*kiln_log_fn)(void *user, kiln_log_level level, const char *line);
 
 typedef struct kiln_options {
-  size_t size;              /* sizeof(kiln_options) */
-  const char *device;       /* "cuda:0" (default when NULL), "cuda:N", "sim:SLUG" (simulated) */
-  const char *store;        /* file of decisions and binaries; NULL: KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db; ":memory:" for none */
-  const char *pack;         /* read-only file under it; NULL: KILN_PACK, else none */
-  kiln_log_fn log;          /* NULL: silent */
+  size_t size;        /* sizeof(kiln_options) */
+  /* "cuda:0" (default when NULL), "cuda:N"; "sim:SLUG": that GPU, simulated on this host */
+  const char *device;
+  /* file of decisions and binaries; NULL: KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db; ":memory:"
+   * for none */
+  const char *store;
+  const char *pack; /* read-only file under it; NULL: KILN_PACK, else none */
+  kiln_log_fn log;  /* NULL: silent */
   void *log_user;
   kiln_log_level log_level; /* least important level that is passed on; 0 passes errors only */
 } kiln_options;
 
-/* Opens a session on one device. Retains the device's primary context; compiles and loads nothing. A store that cannot be used is not an
- * error: the session then works from memory and says so once, as a warning.
+/* Opens a session on one device. Retains the device's primary context; compiles and loads nothing.
+ * A store that cannot be used is not an error: the session then works from memory and says so once,
+ * as a warning.
  * options: NULL for all defaults. session: receives the handle; NULL on failure.
- * KILN_NO_DRIVER, KILN_NOT_FOUND (no such device), KILN_UNSUPPORTED (compute capability below 8.0), KILN_INVALID_ARGUMENT. */
+ * KILN_NO_DRIVER, KILN_NOT_FOUND (no such device), KILN_UNSUPPORTED (compute capability below 8.0),
+ * KILN_INVALID_ARGUMENT. */
 KILN_API kiln_status kiln_open(const kiln_options *options, kiln_session **session);
 
-/* Frees the session and its plans; later calls on them return KILN_CLOSED. Its kernels are unloaded at once, also while others use the
- * device's context: finish the work that was launched, and replay no captured graph that holds it, after this. NULL is legal. */
+/* Frees the session and its plans; later calls on them return KILN_CLOSED. Its kernels are unloaded
+ * at once, also while others use the device's context: finish the work that was launched, and
+ * replay no captured graph that holds it, after this. NULL is legal. */
 KILN_API kiln_status kiln_close(kiln_session *session);
 
-/* ---- prepare and seal ------------------------------------------------------------------------------------------------------ */
-
-/* done of total kernels are ready; what names the current one. Return non-zero to stop: kiln_prepare then returns KILN_INTERRUPTED, and what
- * is ready stays ready. Called on the thread inside kiln_prepare; from there another kiln_prepare, or the first call of an unprepared plan,
- * of the same session returns KILN_BAD_STATE. */
+/* done of total kernels are ready; what names the current one. Return non-zero to stop:
+ * kiln_prepare then returns KILN_INTERRUPTED, and what is ready stays ready. Called on the thread
+ * inside kiln_prepare; from there another kiln_prepare, or the first call of an unprepared plan, of
+ * the same session returns KILN_BAD_STATE. */
 typedef int (*kiln_progress_fn)(void *user, int done, int total, const char *what);
 
-/* Makes every kernel ready that the workload can reach: the tuned config of every bucket of its sizes, and the default config, which
- * covers every legal size. Finds them in the store, compiles what is missing, loads them and sets their attributes.
+/* Makes every kernel ready that the workload can reach: the tuned config of every bucket of its
+ * sizes, and the default config, which covers every legal size. Finds them in the store, compiles
+ * what is missing, loads them and sets their attributes.
  * workload: JSON, NULL or "" for all ops with the model's shapes:
- *   {"tensor_parallel": 2,                                   optional; 1, 2 (default), 4 or 8: which model shapes
- *    "ops": [{"op": "combine_topk_swa",                      optional; all ops when left out
- *             "shape": {"ratio": 2, "top_k": 512},           optional; the model's shapes when left out
- *             "sizes": {"num_tokens": [1, 8192]}}]}          optional range [least, most] of a dynamic size; all buckets when left out
- * May be called again to add to what is prepared. Not legal after kiln_seal or inside a callback of a prepare (KILN_BAD_STATE).
- * KILN_INVALID_ARGUMENT, KILN_NOT_FOUND, KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_INTERRUPTED. */
-KILN_API kiln_status kiln_prepare(kiln_session *session, const char *workload, kiln_progress_fn progress, void *user);
+ *   {"tensor_parallel": 2,
+ *    "ops": [{"op": "combine_topk_swa",
+ *             "shape": {"ratio": 2, "top_k": 512},
+ *             "sizes": {"num_tokens": [1, 8192]}}]}
+ * All of it is optional:
+ *   tensor_parallel  1, 2 (default), 4 or 8: which model shapes
+ *   ops              all ops when left out
+ *   shape            the model's shapes when left out
+ *   sizes            range [least, most] of a dynamic size; all buckets when left out
+ * May be called again to add to what is prepared. Not legal after kiln_seal or inside a callback of
+ * a prepare (KILN_BAD_STATE).
+ * KILN_INVALID_ARGUMENT, KILN_NOT_FOUND, KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR,
+ * KILN_DRIVER_ERROR, KILN_INTERRUPTED. */
+KILN_API kiln_status kiln_prepare(kiln_session *session, const char *workload,
+                                  kiln_progress_fn progress, void *user);
 
-/* From here on a compile is an error: calls that would need one return KILN_NOT_PREPARED. Idempotent. KILN_BAD_STATE while a kiln_prepare of
- * this session is running (also for kiln_close). */
+/* From here on a compile is an error: calls that would need one return KILN_NOT_PREPARED.
+ * Idempotent. KILN_BAD_STATE while a kiln_prepare of this session is running (also for
+ * kiln_close). */
 KILN_API kiln_status kiln_seal(kiln_session *session);
 
-/* ---- plans ----------------------------------------------------------------------------------------------------------------- */
-
-/* Resolves an op and a fixed shape ("{\"format\": \"f1\"}", field names as in kiln_ops.h). Before kiln_seal a plan whose kernels are not ready
- * is legal; its first call outside capture compiles them. After kiln_seal such a plan is refused with KILN_NOT_PREPARED.
+/* Resolves an op and a fixed shape ("{\"format\": \"f1\"}", field names as in kiln_ops.h). Before
+ * kiln_seal a plan whose kernels are not ready is legal; its first call outside capture compiles
+ * them. After kiln_seal such a plan is refused with KILN_NOT_PREPARED.
  * plan: receives the handle; NULL on failure. Plans of equal op and shape share their kernels. */
-KILN_API kiln_status kiln_plan_create(kiln_session *session, const char *op, const char *shape, kiln_plan **plan);
+KILN_API kiln_status kiln_plan_create(kiln_session *session, const char *op, const char *shape,
+                                      kiln_plan **plan);
 
-/* Closes one plan; later calls on it return KILN_CLOSED. To be able to say so the library keeps a shell of about 200 bytes for every plan that
- * was ever created, until the process ends: create plans once, not per call. NULL is legal. */
+/* Closes one plan; later calls on it return KILN_CLOSED. To be able to say so the library keeps a
+ * shell of about 200 bytes for every plan that was ever created, until the process ends: create
+ * plans once, not per call. NULL is legal. */
 KILN_API kiln_status kiln_plan_destroy(kiln_plan *plan);
 
-/* ---- questions ------------------------------------------------------------------------------------------------------------- */
+/* Text results: the text is copied into buffer (capacity bytes, always terminated unless
+ * that is 0) and *needed receives its whole length with the terminator; buffer may be NULL with
+ * capacity 0, needed may be NULL. Too small a buffer truncates and is no error. */
 
-/* Text results: the text is copied into buffer (capacity bytes, always terminated when capacity > 0) and *needed receives its whole length
- * with the terminator; buffer may be NULL with capacity 0, needed may be NULL. Too small a buffer truncates and is no error. */
+/* Can this session's device serve this op with this fixed shape? KILN_OK: yes. KILN_UNSUPPORTED,
+ * KILN_NOT_FOUND or KILN_INVALID_ARGUMENT: no, and the text says why and what to use instead.
+ * shape: NULL asks about the op in general. */
+KILN_API kiln_status kiln_op_supported(kiln_session *session, const char *op, const char *shape,
+                                       char *buffer, size_t capacity, size_t *needed);
 
-/* Can this session's device serve this op with this fixed shape? KILN_OK: yes. KILN_UNSUPPORTED, KILN_NOT_FOUND or KILN_INVALID_ARGUMENT: no, and
- * the text says why and what to use instead. shape: NULL asks about the op in general. */
-KILN_API kiln_status kiln_op_supported(kiln_session *session, const char *op, const char *shape, char *buffer, size_t capacity,
-                                       size_t *needed);
-
-/* JSON: which config a call of these sizes takes and why: bucket, decision kind, evidence, binaries with their registers, what was searched.
- * sizes: JSON object of dynamic sizes ("{\"num_tokens\": 1500}"); NULL for every bucket. Opens no file that is not open. For sizes that were
- * not prepared, would_take is what a prepare would choose, when calls take the default instead; else null. */
-KILN_API kiln_status kiln_explain(kiln_session *session, const char *op, const char *shape, const char *sizes, char *buffer,
-                                  size_t capacity, size_t *needed);
+/* JSON: which config a call of these sizes takes and why: bucket, decision kind, evidence, binaries
+ * with their registers, what was searched.
+ * sizes: JSON object of dynamic sizes ("{\"num_tokens\": 1500}"); NULL for every bucket. Opens no
+ * file that is not open. For sizes that were not prepared, would_take is what a prepare would
+ * choose, when calls take the default instead; else null. */
+KILN_API kiln_status kiln_explain(kiln_session *session, const char *op, const char *shape,
+                                  const char *sizes, char *buffer, size_t capacity,
+                                  size_t *needed);
 
 typedef struct kiln_stats {
-  size_t size;                /* in: sizeof(kiln_stats) */
-  uint64_t compiles;          /* NVRTC runs of this session */
-  uint64_t binary_hits;       /* binaries found in the store, already loaded, or compiled by another session meanwhile */
-  uint64_t miss_absent;       /* ... not in the store */
-  uint64_t miss_damaged;      /* ... in the store, but its checksum did not hold */
-  uint64_t miss_unloadable;   /* ... found, but the driver refused it; compiled anew */
-  uint64_t decision_hits;     /* buckets that a decision of the store serves */
-  uint64_t decision_defaults; /* buckets that took the default config: no decision, or one that is not used */
+  size_t size; /* in: sizeof(kiln_stats) */
+  /* NVRTC runs of this session */
+  uint64_t compiles;
+  /* binaries found in the store, already loaded, or compiled by another session of this process */
+  uint64_t binary_hits;
+  /* ... not in the store. How it was made then is counted as well: among compiles, or, when another
+   * session compiled it, among binary_hits. */
+  uint64_t miss_absent;
+  /* ... in the store, but its checksum did not hold; made and counted as after miss_absent */
+  uint64_t miss_damaged;
+  /* ... found, but the driver refused it; compiled anew */
+  uint64_t miss_unloadable;
+  /* buckets that a decision of the store serves */
+  uint64_t decision_hits;
+  /* buckets that took the default config: no decision, or one that is not used */
+  uint64_t decision_defaults;
   uint64_t kernels_loaded;
-  uint64_t calls;             /* op calls that reached the driver, summed over plans */
-  uint64_t tunes;             /* always 0: this interface never tunes */
+  /* op calls that reached the driver, summed over plans */
+  uint64_t calls;
+  /* always 0: this interface never tunes */
+  uint64_t tunes;
 } kiln_stats;
 
 /* Counters of the session since kiln_open. */
@@ -178,7 +239,8 @@ typedef struct kiln_digests {
 } kiln_digests;
 KILN_API kiln_status kiln_get_digests(kiln_session *session, kiln_digests *digests);
 
-/* Hash of the op structs and versions that this library was built with, 16 bytes: compare it with that of the process you talk to. */
+/* Hash of the op structs and versions that this library was built with, 16 bytes: compare it with
+ * that of the process you talk to. */
 KILN_API kiln_status kiln_abi_hash(uint8_t hash[16]);
 
 #ifdef __cplusplus

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "jit/base/error.h"
+#include "jit/base/library_file.h"
 
 namespace kiln::runtime::cuda {
 namespace {
@@ -103,9 +104,9 @@ std::string join(const std::vector<std::string>& words) {
 // The loader keeps one handle per file and counts its users; the count is never taken back, so the
 // file stays.
 void* open_file(const char* given, const std::string& file) {
-  void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* handle = is_loadable(file) ? dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
   if (handle != nullptr) return handle;
-  const char* reason = dlerror();
+  const char* reason = is_loadable(file) ? dlerror() : kNotLoadable;
   const std::string why = reason != nullptr ? reason : "no reason given";
   if (given != nullptr) {
     fail(

@@ -146,6 +146,15 @@ bool has_float_type(const Statement& statement) {
 
 }  // namespace
 
+bool bind_one_of(std::span<const OpEntry> entries, Binder& binder) {
+  for (const OpEntry& entry : entries) {
+    if (entry.op != binder.op()) continue;
+    entry.bind(binder);
+    return true;
+  }
+  return false;
+}
+
 bool bind_arithmetic(Binder& binder) {
   if (binder.op() == "mov") {
     bind_mov(binder);

@@ -69,7 +69,6 @@ class Decoder : public Binder {
   Row constant(uint64_t bits, int bytes);
   uint64_t immediate_bits(const Operand& operand, Type type) const;
   Row special(std::string_view name, Type type);
-  uint32_t new_register(RegisterClass kind);
   void push_row(Row row, bool reads, bool writes);
   void place_registers();
 
@@ -145,11 +144,6 @@ void Decoder::place_variables(Frame& frame) {
     }
     frame.places[variable.name] = place;
   }
-}
-
-uint32_t Decoder::new_register(RegisterClass kind) {
-  registers_.push_back(kind);
-  return static_cast<uint32_t>(registers_.size() - 1);
 }
 
 void Decoder::push_row(Row row, bool reads, bool writes) {

@@ -610,11 +610,7 @@ void bind_testp(Binder& binder) {
   binder.unsupported("expected .finite, .infinite, .number, .notanumber, .normal or .subnormal");
 }
 
-struct Entry {
-  std::string_view op;
-  void (*bind)(Binder&);
-};
-constexpr Entry kEntries[] = {
+constexpr OpEntry kEntries[] = {
     {"add", bind_add},   {"sub", bind_sub},     {"mul", bind_mul},     {"fma", bind_fma},
     {"mad", bind_fma},   {"div", bind_div},     {"rcp", bind_rcp},     {"sqrt", bind_sqrt},
     {"abs", bind_neg},   {"neg", bind_neg},     {"min", bind_min},     {"max", bind_min},
@@ -624,13 +620,6 @@ constexpr Entry kEntries[] = {
 
 }  // namespace
 
-bool bind_float(Binder& binder) {
-  for (const Entry& entry : kEntries) {
-    if (entry.op != binder.op()) continue;
-    entry.bind(binder);
-    return true;
-  }
-  return false;
-}
+bool bind_float(Binder& binder) { return bind_one_of(kEntries, binder); }
 
 }  // namespace kiln::runtime::sim

@@ -868,11 +868,7 @@ void bind_prmt(Binder& binder) {
   bind_handler(binder, kThreeWords<permuted>);
 }
 
-struct Entry {
-  std::string_view op;
-  void (*bind)(Binder&);
-};
-constexpr Entry kEntries[] = {
+constexpr OpEntry kEntries[] = {
     {"add", bind_add},     {"sub", bind_sub},   {"addc", bind_addc},   {"subc", bind_subc},
     {"mul", bind_mul},     {"mad", bind_mad},   {"madc", bind_madc},   {"mul24", bind_mul24},
     {"mad24", bind_mul24}, {"sad", bind_sad},   {"div", bind_div},     {"rem", bind_div},
@@ -887,13 +883,6 @@ constexpr Entry kEntries[] = {
 
 }  // namespace
 
-bool bind_integer(Binder& binder) {
-  for (const Entry& entry : kEntries) {
-    if (entry.op != binder.op()) continue;
-    entry.bind(binder);
-    return true;
-  }
-  return false;
-}
+bool bind_integer(Binder& binder) { return bind_one_of(kEntries, binder); }
 
 }  // namespace kiln::runtime::sim

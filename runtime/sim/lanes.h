@@ -5,6 +5,8 @@
 #include <array>
 #include <bit>
 #include <initializer_list>
+#include <span>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -156,4 +158,11 @@ Handler by_bits(Type type, Make make) {
 }
 
 }  // namespace
+// An op of a family and what binds it.
+struct OpEntry {
+  std::string_view op;
+  void (*bind)(Binder&);
+};
+bool bind_one_of(std::span<const OpEntry> entries, Binder& binder);  // false: none of them
+
 }  // namespace kiln::runtime::sim

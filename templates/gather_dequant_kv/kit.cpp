@@ -25,8 +25,6 @@ namespace {
 enum Stream : uint64_t { kLens, kGather, kCodes, kScales, kBf16, kBadPage, kBadPageValue };
 enum Format : int64_t { kF1 = 1, kF2 = 2, kF3 = 3, kF4 = 4 };
 
-// ---- source values ----
-
 enum class Values : int64_t { writer = 0, any_byte = 1, all_pairs = 2 };
 
 // What the slots of a cache hold, before any layout.
@@ -91,8 +89,6 @@ class Source {
   Values values_;
 };
 
-// ---- layout: where the writer puts them ----
-
 void fill_page(const Case& c, int64_t page, std::span<uint8_t> bytes) {
   const int64_t page_size = c.sizes["page_size"];
   const Source source(c);
@@ -131,8 +127,6 @@ void fill_page(const Case& c, int64_t page, std::span<uint8_t> bytes) {
     }
   }
 }
-
-// ---- truth ----
 
 double e4m3_double(uint8_t code) {
   const int exponent = (code >> 3) & 15;
@@ -188,8 +182,6 @@ double element_value(const Case& c, int64_t slot, int64_t e) {
   fail(Status::internal, "gather_dequant_kv: unknown format {}", c.sizes["format"]);
 }
 
-// ---- lengths and tables ----
-
 int64_t length_of(const Case& c, int64_t b) {
   const std::string given = fmt::format("lens_{}", b);
   if (c.knobs.contains(given)) return c.knobs[given];
@@ -231,8 +223,6 @@ int64_t table_entry(const Case& c, int64_t b, int64_t column) {
   }
   return page_of(c, b, column);
 }
-
-// ---- cases ----
 
 struct CaseSizes {
   int64_t requests = 1;

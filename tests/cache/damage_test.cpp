@@ -8,7 +8,10 @@
 #include <random>
 
 #include "cache/blob.h"
+#include "cache/files.h"
+#include "cache/layer.h"
 #include "cache/schema.h"
+#include "jit/base/error.h"
 #include "tests/cache/fixture.h"
 
 namespace kiln::cache {
@@ -24,9 +27,11 @@ class DamageTest : public StoreTest {
     return result;
   }
 
-  // Bytes of the page that holds the decisions, which opening does not read, as noise.
-  std::string damaged_decisions() {
-    const std::string page = sql("SELECT rootpage FROM sqlite_schema WHERE name = 'decisions'")[0];
+  // Bytes of the page that holds a table, which opening does not read, as noise.
+  std::string damaged_decisions() { return damaged_table("decisions"); }
+  std::string damaged_table(const std::string& table) {
+    const std::string page =
+        sql("SELECT rootpage FROM sqlite_schema WHERE name = '" + table + "'")[0];
     std::string bytes = read_file(path_);
     bytes.replace((std::stoul(page) - 1) * 4096, 4096, std::string(4096, '\xa5'));
     return bytes;
@@ -267,6 +272,51 @@ TEST_F(DamageTest, FileThatWasMendedMeanwhileIsNotPutAside) {
   EXPECT_EQ(count_files_with(".corrupt-"), 0u);
 }
 
+// What stands in the way of looking at a file says nothing about the file.
+TEST_F(DamageTest, SoundFileWithANoteThatCannotBeReadNowIsNotPutAside) {
+  write_sample();
+  ASSERT_TRUE(SideLock(path_).remember_damaged(*file_id(path_)));
+  std::filesystem::create_directory(path_ + "-wal");  // SQLite cannot open it as a log
+  EXPECT_EQ(open()->warnings().size(), 1u);
+  EXPECT_EQ(count_files_with(".corrupt-"), 0u);
+  std::filesystem::remove(path_ + "-wal");
+  auto store = open();
+  EXPECT_TRUE(store->warnings().empty());
+  EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+}
+
+TEST_F(DamageTest, SoundFileOfAnOlderSchemaWithANoteIsNotPutAside) {
+  write_sample();
+  sql("PRAGMA user_version = 0");
+  ASSERT_TRUE(SideLock(path_).remember_damaged(*file_id(path_)));
+  {
+    auto store = open();
+    ASSERT_EQ(store->warnings().size(), 1u);
+    EXPECT_NE(store->warnings()[0].find("older schema"), std::string::npos);
+  }
+  EXPECT_EQ(count_files_with(".corrupt-"), 0u);
+  EXPECT_EQ(sql("SELECT count(*) FROM decisions"), std::vector<std::string>{"1"});
+}
+
+TEST_F(DamageTest, RefusedPackNamesItsOwnReason) {
+  write_sample();
+  write_file(path_, damaged_table("binaries"));
+  auto store = open();
+  EXPECT_FALSE(store->find_binary(sample_binary("a/first").key));
+  TuningResult no_json = sample_result("b");
+  no_json.decision.config = "threads=1";
+  EXPECT_FALSE(store->put(no_json));
+  EXPECT_EQ(store->warnings().size(), 2u);
+  try {
+    store->make_pack(folder_ + "/a.pack");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("malformed"), std::string::npos) << error.what();
+    EXPECT_EQ(std::string(error.what()).find("JSON"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(count_files_with("a.pack"), 0u);
+}
+
 TEST_F(DamageTest, ReadOnlyStoreLeavesADamagedFileWhereItIs) {
   const std::string bytes = write_damaged();
   auto store = open(StoreOptions::Mode::read_only);
@@ -449,7 +499,60 @@ bool is_one_warning_that_says(Store& store, const std::string& part) {
 TEST_F(DamageTest, StoreThatCannotBeMadeIsKnownWhenItIsOpened) {
   EXPECT_EQ(wait_for(start_child([&] {
               fill_the_disk();
-              return is_one_warning_that_says(*open(), "cannot be created") ? 0 : 1;
+              auto store = open();
+              return is_one_warning_that_says(*store, "cannot be created") &&
+                             is_one_warning_that_says(*store, "; check the disk")
+                         ? 0
+                         : 1;
+            })),
+            0);
+}
+
+TEST(WhatHelps, FollowsTheCode) {
+  EXPECT_EQ(what_helps(SqliteError(SQLITE_FULL, "")), "make room on the disk");
+  EXPECT_EQ(what_helps(SqliteError(SQLITE_IOERR_WRITE, "")), "check the disk and its quota");
+  EXPECT_EQ(what_helps(SqliteError(SQLITE_READONLY, "")), "make it and its folder writable");
+  EXPECT_EQ(what_helps(SqliteError(SQLITE_CANTOPEN, "")), "make it and its folder writable");
+}
+
+// With the log and its index there, a transaction begins without a write.
+TEST_F(DamageTest, StoreInUseThatCannotBeWrittenIsKnownWhenItIsOpened) {
+  int to_child[2];
+  int to_parent[2];
+  ASSERT_EQ(::pipe(to_child), 0);
+  ASSERT_EQ(::pipe(to_parent), 0);
+  const pid_t user = start_child([&] {
+    ::close(to_child[1]);
+    auto store = open();
+    char byte = 0;
+    if (!store->put(sample_result("a")) || ::write(to_parent[1], "x", 1) != 1) return 1;
+    return ::read(to_child[0], &byte, 1) == 0 ? 0 : 2;
+  });
+  char byte = 0;
+  ASSERT_EQ(::read(to_parent[0], &byte, 1), 1);
+  EXPECT_EQ(wait_for(start_child([&] {
+              fill_the_disk();
+              auto store = open();
+              return is_one_warning_that_says(*store, "cannot be written") &&
+                             store->find_decision(sample_problem(), kA100)
+                         ? 0
+                         : 1;
+            })),
+            0);
+  for (const int end : {to_child[1], to_child[0], to_parent[0], to_parent[1]}) ::close(end);
+  EXPECT_EQ(wait_for(user), 0);
+}
+
+TEST_F(DamageTest, ReplacedFileThatCannotBeWrittenIsToldWithItsOwnReason) {
+  write_sample();
+  std::filesystem::copy_file(path_, folder_ + "/other.db");
+  EXPECT_EQ(wait_for(start_child([&] {
+              auto store = open();
+              std::filesystem::rename(folder_ + "/other.db", path_);
+              for (const char* suffix : {"-wal", "-shm"}) std::filesystem::remove(path_ + suffix);
+              fill_the_disk();
+              const bool kept = store->put(sample_result("b", 32));
+              return kept && is_one_warning_that_says(*store, "; check the disk") ? 0 : 1;
             })),
             0);
 }
@@ -460,6 +563,7 @@ TEST_F(DamageTest, StoreThatCannotBeWrittenIsKnownWhenItIsOpenedAndIsStillRead) 
               fill_the_disk();
               auto store = open();
               return is_one_warning_that_says(*store, "cannot be written") &&
+                             is_one_warning_that_says(*store, "; check the disk") &&
                              store->find_decision(sample_problem(), kA100)
                          ? 0
                          : 1;

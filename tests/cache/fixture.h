@@ -85,6 +85,8 @@ inline TuningResult sample_result(const std::string& name, int rows = 16,
                      .plan = result.plans[0].id,
                      .kind = kind,
                      .reason = "12 % faster than the default",
+                     .scope = Decision::Scope::part,
+                     .limits = "rtx-3090",
                      .tie_group = {result.plans[0].config, R"({"threads":256})"},
                      .time_ns = 4321.125,
                      .default_time_ns = 4911.5,
@@ -110,6 +112,8 @@ inline TuningResult sample_result(const std::string& name, int rows = 16,
   result.rejections = {{.problem = sample_problem(rows),
                         .gpu_class = kA100,
                         .config = R"({"threads":1024})",
+                        .plan = hash_text("a plan of no store"),
+                        .limits = "rtx-3090",
                         .stage = "verify",
                         .reason = "wrong",
                         .detail = "idx[3, 7] is 12, expected -1"}};
@@ -160,6 +164,8 @@ inline void expect_equal(const Decision& a, const Decision& b) {
   EXPECT_EQ(a.plan, b.plan);
   EXPECT_EQ(a.kind, b.kind);
   EXPECT_EQ(a.reason, b.reason);
+  EXPECT_EQ(a.scope, b.scope);
+  EXPECT_EQ(a.limits, b.limits);
   EXPECT_EQ(a.tie_group, b.tie_group);
   EXPECT_EQ(a.time_ns, b.time_ns);
   EXPECT_EQ(a.default_time_ns, b.default_time_ns);

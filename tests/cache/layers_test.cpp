@@ -182,6 +182,41 @@ TEST_F(StoreTest, WarningsAboutAPackNameItsOwnVariable) {
   }
 }
 
+// Beside a reader nobody takes in a log or an older schema, so the sentence names the file to
+// write.
+TEST_F(StoreTest, FileThatOnlyAWriterCanMendIsNamedWithItsOwnVariable) {
+  const std::string pack = make_pack_of("base.pack", {sample_result("packed")});
+  ASSERT_TRUE(open()->put(sample_result("a")));
+  for (const std::string& path : {pack, path_}) {
+    const auto expect_told = [&](const std::string& what) {
+      auto store = path == pack ? Store::open({.path = ":memory:", .pack = pack})
+                                : open(StoreOptions::Mode::read_only);
+      const std::string other = path == pack ? "name another pack with KILN_PACK or --pack"
+                                             : "name another file with KILN_DB or --db";
+      ASSERT_EQ(store->warnings().size(), 1u);
+      const std::string told = store->warnings()[0];
+      EXPECT_NE(told.find(what), std::string::npos) << told;
+      EXPECT_NE(told.find("(`kiln build --db " + path + "`) or " + other), std::string::npos)
+          << told;
+    };
+    write_file(path + "-wal", "a log");
+    expect_told("write-ahead log");
+    std::filesystem::remove(path + "-wal");
+    sql(path, "PRAGMA user_version = 0");
+    expect_told("older schema");
+  }
+}
+
+TEST_F(StoreTest, WhatToDoIsNotReadOutOfAPathWithASemicolon) {
+  path_ = folder_ + "/a;b.db";
+  write_file(path_, "hello");
+  auto store = open();
+  ASSERT_EQ(store->warnings().size(), 1u);
+  EXPECT_NE(store->warnings()[0].find("; name another file with KILN_DB or --db"),
+            std::string::npos)
+      << store->warnings()[0];
+}
+
 TEST_F(StoreTest, PackIsTakenFromTheEnvironment) {
   const std::string pack = make_pack_of("base.pack", {sample_result("packed")});
   const ScopedEnvironment environment("KILN_PACK", pack.c_str());

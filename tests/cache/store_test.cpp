@@ -55,6 +55,8 @@ TEST_F(StoreTest, EverythingOfAResultIsReadBackAfterReopening) {
   const auto rejections = store->rejections(sample_problem(), kA100);
   ASSERT_EQ(rejections.size(), 1u);
   EXPECT_EQ(rejections[0].config, R"({"threads":1024})");
+  EXPECT_EQ(rejections[0].plan, hash_text("a plan of no store"));
+  EXPECT_EQ(rejections[0].limits, "rtx-3090");
   EXPECT_EQ(rejections[0].stage, "verify");
   EXPECT_EQ(rejections[0].reason, "wrong");
   EXPECT_EQ(rejections[0].detail, "idx[3, 7] is 12, expected -1");

@@ -35,8 +35,6 @@ using kiln::fake::CubinKernel;
 using kiln::fake::Image;
 using kiln::fake::ImageKind;
 
-// ---- the functions, by number ------------------------------------------------------------------
-
 // clang-format off
 #define FAKE_CUDA_FUNCTIONS(X)                                                                    \
   X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGet)            \
@@ -71,7 +69,6 @@ constexpr const char* kCallNames[] = {
 #undef X
 };
 
-// ---- what handles point to ---------------------------------------------------------------------
 // Handles are checked, so that one which is used too late is found out. What cuLaunchKernel reads
 // without the mutex (contexts, functions, kernels, libraries) is kept until the reset.
 
@@ -252,8 +249,6 @@ Context* current_context() {
   return thread.depth > 0 ? thread.stack[thread.depth - 1] : nullptr;
 }
 
-// ---- faults ------------------------------------------------------------------------------------
-
 bool corrupts_context(int error) {
   constexpr int kSticky[] = {CUDA_ERROR_ILLEGAL_ADDRESS,
                              CUDA_ERROR_LAUNCH_TIMEOUT,
@@ -326,8 +321,6 @@ int find_call(std::string_view name) {
   return -1;
 }
 
-// ---- capture -----------------------------------------------------------------------------------
-
 void set_capture(Stream& stream, int status) {
   const int before = stream.capture.exchange(status);
   captures += (status != CU_STREAM_CAPTURE_STATUS_NONE) - (before != CU_STREAM_CAPTURE_STATUS_NONE);
@@ -379,8 +372,6 @@ Library* find_library(Books& all, const void* handle) {
   }
   return nullptr;
 }
-
-// ---- memory and nodes --------------------------------------------------------------------------
 
 bool in_bounds(Books& all, CUdeviceptr pointer, size_t bytes) {
   auto next = all.allocations.upper_bound(pointer);
@@ -464,8 +455,6 @@ CUresult submit_on(CUstream stream, const Node& node) {
   return submit(all, context, stream, node);
 }
 
-// ---- devices -----------------------------------------------------------------------------------
-
 Device make_device(const char* name, uint64_t total_bytes, std::map<int, int> attributes) {
   return {.name = name, .attributes = std::move(attributes), .total_bytes = total_bytes};
 }
@@ -536,8 +525,6 @@ void destroy_context(Books& all, Context& context) {
     if (allocation->second.context == &context) release_allocation(all, allocation);
   }
 }
-
-// ---- images ------------------------------------------------------------------------------------
 
 // A cubin runs on its own SM and on later ones of the same major number; PTX on every later one.
 bool runs_on(const Image& image, int device_sm) {
@@ -635,8 +622,6 @@ Node launch_node(const Function& function, const unsigned (&grid)[3], const unsi
   return node;
 }
 
-// ---- the environment ---------------------------------------------------------------------------
-
 int set_failure(const char* function, int error, uint64_t after_n_calls, uint64_t times) {
   const int call = find_call(function);
   if (call < 0) return 0;
@@ -685,8 +670,6 @@ void read_environment(Books& all) {
 }  // namespace
 
 extern "C" {
-
-// ---- control -----------------------------------------------------------------------------------
 
 void fake_cuda_reset() {
   Books& all = books();
@@ -861,8 +844,6 @@ int fake_cuda_current_device() {
 
 int fake_cuda_context_depth() { return this_thread().depth; }
 
-// ---- start, errors, devices --------------------------------------------------------------------
-
 CUresult cuInit(unsigned flags) {
   ENTER(cuInit);
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -1008,8 +989,6 @@ CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-// ---- contexts ----------------------------------------------------------------------------------
-
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   ENTER(cuDevicePrimaryCtxRetain);
   Books& all = books();
@@ -1088,8 +1067,6 @@ CUresult cuCtxSynchronize() {
   });
   return result;
 }
-
-// ---- images and kernels ------------------------------------------------------------------------
 
 CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option*, void**, unsigned,
                            CUlibraryOption*, void**, unsigned) {
@@ -1275,8 +1252,6 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, uns
                 launch_node(function, grid, block, smem_bytes, stream, param));
 }
 
-// ---- memory ------------------------------------------------------------------------------------
-
 CUresult cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
   ENTER(cuMemAlloc_v2);
   USE_CONTEXT(context);
@@ -1356,8 +1331,6 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
   ENTER(cuMemsetD8Async);
   return submit_on(stream, {.kind = NodeKind::set, .to = to, .value = value, .bytes = bytes});
 }
-
-// ---- streams and capture -----------------------------------------------------------------------
 
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
   ENTER(cuStreamCreate);
@@ -1470,8 +1443,6 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   std::swap(*mode, this_thread().mode);
   return CUDA_SUCCESS;
 }
-
-// ---- graphs and events -------------------------------------------------------------------------
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph handle, unsigned long long) {
   ENTER(cuGraphInstantiateWithFlags);

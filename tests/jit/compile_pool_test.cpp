@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -25,11 +26,13 @@ class ScriptedCompiler : public Compiler {
     sigset_t mask;
     pthread_sigmask(SIG_SETMASK, nullptr, &mask);
     if (sigismember(&mask, SIGINT) == 1 && sigismember(&mask, SIGUSR1) == 1) ++masked_calls;
-    ++calls;
     {
       std::unique_lock lock(mutex_);
+      ++calls;
+      most_at_once = std::max(most_at_once, ++now_inside_);
       changed_.notify_all();
       changed_.wait(lock, [&] { return open_; });
+      --now_inside_;
     }
     if (source.entry == "wrong") fail(Status::compile_error, "The source is wrong.");
     if (source.entry == "exhausted") fail(Status::out_of_memory, "No memory.");
@@ -55,11 +58,13 @@ class ScriptedCompiler : public Compiler {
 
   std::atomic<int> calls = 0;
   std::atomic<int> masked_calls = 0;
+  int most_at_once = 0;  // read it when no compile runs
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = true;
+  int now_inside_ = 0;
 };
 
 KernelSource source_of(const std::string& entry) {
@@ -177,17 +182,39 @@ TEST_F(CompilePoolTest, WithdrawnRequestsThatHaveNotBegunAreDropped) {
   EXPECT_EQ(pool.submit(source_of("b"), "sm_80", {}).get().entry, "b");
 }
 
+// Somebody's request failed, and somebody else's of the same key waits: the first one's late
+// withdrawal is not about it.
+TEST_F(CompilePoolTest, WithdrawingAFailedRequestLeavesALaterOneAlone) {
+  CompilePool pool(compiler_, 1);
+  const CompilePool::Request failed = pool.request(source_of("exhausted"), "sm_80", {});
+  EXPECT_EQ(error_of([&] { failed.result.get(); }).status, Status::out_of_memory);
+  compiler_->close_gate();
+  const CompilePool::Request begun = pool.request(source_of("a"), "sm_80", {});
+  compiler_->wait_for_calls(2);
+  const CompilePool::Request later = pool.request(source_of("exhausted"), "sm_80", {});
+  EXPECT_EQ(later.key, failed.key);
+  EXPECT_TRUE(later.is_first);
+  EXPECT_EQ(pool.withdraw(failed), CompilePool::Withdrawn::expected);
+  EXPECT_EQ(pool.waiting(), 1);
+  compiler_->open_gate();
+  EXPECT_EQ(error_of([&] { later.result.get(); }).status, Status::out_of_memory);
+  EXPECT_EQ(compiler_->calls, 3);
+}
+
 TEST_F(CompilePoolTest, AsManyRunAtOnceAsThereAreWorkers) {
   compiler_->close_gate();
-  CompilePool pool(compiler_, 2);
+  auto pool = std::make_unique<CompilePool>(compiler_, 2);
   std::vector<std::shared_future<Binary>> futures;
-  for (const char* entry : {"a", "b", "c"}) {
-    futures.push_back(pool.submit(source_of(entry), "sm_80", {}));
+  for (int i = 0; i < 16; ++i) {
+    futures.push_back(pool->submit(source_of(fmt::format("kernel_{}", i)), "sm_80", {}));
   }
   compiler_->wait_for_calls(2);
+  EXPECT_EQ(pool->waiting(), 14);
   compiler_->open_gate();
   for (auto& future : futures) future.wait();
-  EXPECT_EQ(compiler_->calls, 3);
+  pool.reset();
+  EXPECT_EQ(compiler_->calls, 16);
+  EXPECT_EQ(compiler_->most_at_once, 2);
 }
 
 TEST_F(CompilePoolTest, SharedPoolLivesAsLongAsItsHolders) {
@@ -226,6 +253,7 @@ TEST_F(CompilePoolTest, WorkersTakeNoSignalsAndTheCallersMaskIsKept) {
 TEST_F(CompilePoolTest, NeedsACompilerAndAWorker) {
   EXPECT_EQ(error_of([&] { CompilePool(compiler_, 0); }).status, Status::invalid_argument);
   EXPECT_EQ(error_of([&] { CompilePool(nullptr, 1); }).status, Status::invalid_argument);
+  EXPECT_EQ(error_of([&] { CompilePool::shared(nullptr, 1); }).status, Status::invalid_argument);
 }
 
 TEST(CompilePoolWithNvrtc, CompilesSeveralKernelsAtOnce) {

@@ -1,5 +1,6 @@
 /* Has every function that the search asks for, says the version it was built with, and compiles
- * nothing. A compile leaves handlers of its own on two signals, as the real one does while it runs. */
+ * nothing. A compile leaves handlers of its own on two signals, as the real one does while it runs.
+ */
 #include <signal.h>
 
 int nvrtcVersion(int* major, int* minor) {

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include "tests/jit/jit_testing.h"
 
@@ -200,6 +201,15 @@ TEST(NvrtcForced, FolderWithoutLibraryAndMissingFileAreNamed) {
   EXPECT_TRUE(error_of([&] { load_nvrtc(places, 0); }).says("holds no libnvrtc.so"));
   places.forced = (folder.path() / "gone.so").string();
   EXPECT_TRUE(error_of([&] { load_nvrtc(places, 0); }).says("gone.so"));
+}
+
+// dlopen would wait for a writer.
+TEST(NvrtcForced, FifoIsRefused) {
+  const TemporaryFolder folder;
+  NvrtcPlaces places;
+  places.forced = (folder.path() / "libnvrtc.so.99").string();
+  ASSERT_EQ(mkfifo(places.forced.c_str(), 0600), 0);
+  EXPECT_TRUE(error_of([&] { load_nvrtc(places, 0); }).says("it is not a regular file"));
 }
 
 TEST(NvrtcForced, LibraryThatIsNotNvrtcIsRefused) {

@@ -5,7 +5,9 @@
 #include <array>
 #include <cstring>
 
+#include "jit/base/error.h"
 #include "runtime/call.h"
+#include "runtime/call_checks.h"
 #include "tests/runtime/runtime_testing.h"
 
 namespace kiln::runtime {
@@ -117,13 +119,33 @@ TEST_F(CallTest, StrideOfASingleRowMayHoldAnything) {
 }
 
 TEST_F(CallTest, RowsOfAnOutputMustNotOverlap) {
-  EXPECT_REFUSED(
-      call_with(&StagedRowsArgs::out_stride0, 72 * 64 - 1), KILN_INVALID_ARGUMENT,
-      "out_stride0 = 4607 and out_stride1 = 72 make rows of out overlap, which is 8 x 64 "
-      "rows of 72 elements");
-  EXPECT_REFUSED(call_with(&StagedRowsArgs::out_stride0, 72), KILN_INVALID_ARGUMENT, "overlap");
+  EXPECT_REFUSED(call_with(&StagedRowsArgs::out_stride0, 72 * 64 - 1), KILN_INVALID_ARGUMENT,
+                 "out_stride0 is 4607, but it steps over 64 rows of out with 72 elements each, 72 "
+                 "apart (out_stride1): it must be at least 4608");
+  EXPECT_REFUSED(call_with(&StagedRowsArgs::out_stride0, 72), KILN_INVALID_ARGUMENT,
+                 "out_stride0 is 72, ");
   EXPECT_EQ(fake_cuda_launches(), 0u);
   EXPECT_OK(call_with(&StagedRowsArgs::out_stride0, 72 * 64));
+}
+
+TEST_F(CallTest, TheStrideThatTheSentenceNamesIsTheLeastLegalOne) {
+  StagedRowsArgs args = staged_rows_args(8);
+  args.out_stride1 = 100;  // rows with gaps; the last one needs no gap behind it
+  args.out_stride0 = 63 * 100 + 71;
+  EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT, "must be at least 6372");
+  args.out_stride0 = 6372;
+  EXPECT_OK(call_staged_rows(rows_, args));
+}
+
+// Rows at 160 a + 240 b with a < 3: no element is written twice, but neither dimension nests in the
+// other.
+TEST_F(CallTest, StridesThatInterleaveAreRefused) {
+  StagedRowsArgs args = staged_rows_args(3);
+  args.out_stride0 = 160;
+  args.out_stride1 = 240;
+  EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT,
+                 "out_stride1 is 240, but it steps over 3 rows of out with 72 elements each, 160 "
+                 "apart (out_stride0): it must be at least 392");
 }
 
 TEST_F(CallTest, OutputMayHaveItsDimensionsInAnotherOrder) {
@@ -132,7 +154,21 @@ TEST_F(CallTest, OutputMayHaveItsDimensionsInAnotherOrder) {
   args.out_stride1 = 72 * 8;
   EXPECT_OK(call_staged_rows(rows_, args));
   args.out_stride1 = 72 * 8 - 1;
-  EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT, "overlap");
+  EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT,
+                 "out_stride1 is 575, but it steps over 8 rows of out with 72 elements each, 72 "
+                 "apart (out_stride0): it must be at least 576");
+}
+
+TEST(CallChecks, OutputsWithMoreStridesThanTheCheckKnowsAreADefect) {
+  templates::Op op = staged_rows();
+  op.args.back() = templates::out("out", templates::DType::f32, "T C W padded", "result");
+  try {
+    const CallChecks checks(op, {{"format", 0}, {"C", 64}});
+    FAIL() << "the rows of an output with three strides are not checked";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::internal);
+    expect_contains(error.what(), "staged_rows: the output out has 3 strides");
+  }
 }
 
 TEST_F(CallTest, StridesBeyond32BitsAreLegal) {
@@ -223,7 +259,9 @@ TEST_F(CallTest, PlansComeAndGoWithoutEndAndTheirCallsStayCounted) {
   kiln_plan* gone = nullptr;
   for (int i = 0; i < kPlans; ++i) {
     ASSERT_OK(kiln_plan_create(session_, "staged_rows", kStagedShape, &gone));
-    if (i % 1000 == 0) ASSERT_OK(call_staged_rows(gone, args));
+    if (i % 1000 == 0) {
+      ASSERT_OK(call_staged_rows(gone, args));
+    }
     ASSERT_OK(kiln_plan_destroy(gone));
   }
   EXPECT_REFUSED(kiln_plan_destroy(gone), KILN_CLOSED, "kiln_plan_destroy");

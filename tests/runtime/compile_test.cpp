@@ -9,13 +9,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <thread>
-#include <utility>
 
 #include "jit/base/error.h"
 #include "jit/base/gpu.h"
 #include "runtime/plan_record.h"
+#include "runtime/session.h"
 #include "tests/runtime/runtime_testing.h"
 
 namespace kiln::runtime {
@@ -34,8 +35,19 @@ class CompileTest : public RuntimeTest {
     RuntimeTest::TearDown();
   }
 
-  static constexpr int kDriverOfAnyNvrtc = 97000;
+  static constexpr int kCudaMajorOfAnyNvrtc = 97;
+  static constexpr int kDriverOfAnyNvrtc = kCudaMajorOfAnyNvrtc * 1000;
 };
+
+// A test that waits for another thread has to end. False: what it waits for has not come.
+bool comes_true(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
 
 constexpr const char* kWorkload =
     "{\"ops\": [{\"op\": \"staged_rows\", \"shape\": {\"format\": \"plain\", \"width\": 64}}]}";
@@ -129,56 +141,68 @@ int transactions_in_log(const std::string& store_path) {
   return transactions;
 }
 
-// Each write may wait for another process, and ranks that start together all write.
-TEST_F(CompileTest, APrepareWritesOnce) {
-  kiln_session* session = open();
-  const int before = transactions_in_log(store_path_);
-  ASSERT_OK(kiln_prepare(session, kWorkload, nullptr, nullptr));
-  EXPECT_EQ(stats(session).compiles, 2u);
-  EXPECT_EQ(transactions_in_log(store_path_), before + 1);
-}
-
-// Waits at its first call until both compiles are surely under way, then goes on or stops.
-struct LateProgress {
-  int answer = 0;
-  bool is_first = true;
-  static int receive(void* user, int, int, const char*) {
-    auto* late = static_cast<LateProgress*>(user);
-    if (!std::exchange(late->is_first, false)) return 0;
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    return late->answer;
+class WritesOfAPrepareTest : public CompileTest {
+ protected:
+  int writes_of_a_prepare(std::chrono::milliseconds write_interval) {
+    Session session({.store = store_path_, .timing = {.write_interval = write_interval}});
+    const int before = transactions_in_log(store_path_);
+    session.prepare(kWorkload, nullptr);
+    EXPECT_EQ(session.stats().compiles, 2u);
+    return transactions_in_log(store_path_) - before;
   }
 };
+
+// Each write may wait for another process, and ranks that start together all write.
+TEST_F(WritesOfAPrepareTest, OneIsEnoughForAShortRun) {
+  EXPECT_EQ(writes_of_a_prepare(std::chrono::hours(24)), 1);
+}
+
+TEST_F(WritesOfAPrepareTest, ALongRunKeepsWhatItHasSoFar) {
+  EXPECT_EQ(writes_of_a_prepare(std::chrono::milliseconds(0)), 3);  // two kernels, then the plan
+}
 
 class UnfinishedPrepareTest : public CompileTest {
  protected:
   void SetUp() override {
     CompileTest::SetUp();
-    setenv("KILN_JOBS", "2", 1);
+    setenv("KILN_JOBS", std::to_string(kCompiles).c_str(), 1);
   }
   void TearDown() override {
     unsetenv("KILN_JOBS");
     CompileTest::TearDown();
   }
+  // Goes on, or stops, once all compiles have begun.
+  struct GatedProgress {
+    int answer = 0;
+    static int receive(void* user, int, int, const char*) {
+      const auto pool =
+          jit::CompilePool::shared(jit::Compiler::load(kCudaMajorOfAnyNvrtc), kCompiles);
+      EXPECT_TRUE(comes_true([&] { return pool->waiting() == 0; }));
+      return static_cast<GatedProgress*>(user)->answer;
+    }
+  };
   void expect_both_kept(kiln_session* session) {
     EXPECT_EQ(stats(session).compiles, 2u);
     ASSERT_OK(kiln_close(session));
     with_store([](cache::Store& store) { EXPECT_EQ(store.info().binaries, 2); });
   }
+
+  static constexpr int kCompiles = 2;
 };
 
 TEST_F(UnfinishedPrepareTest, FailureKeepsWhatIsCompiled) {
   kiln_session* session = open();
   fake_cuda_fail("cuLibraryLoadData", CUDA_ERROR_OUT_OF_MEMORY, 0);
-  LateProgress progress;
-  EXPECT_EQ(kiln_prepare(session, kWorkload, LateProgress::receive, &progress), KILN_OUT_OF_MEMORY);
+  GatedProgress progress;
+  EXPECT_EQ(kiln_prepare(session, kWorkload, GatedProgress::receive, &progress),
+            KILN_OUT_OF_MEMORY);
   expect_both_kept(session);
 }
 
 TEST_F(UnfinishedPrepareTest, InterruptionKeepsWhatIsCompiled) {
   kiln_session* session = open();
-  LateProgress progress{.answer = 1};
-  EXPECT_EQ(kiln_prepare(session, kWorkload, LateProgress::receive, &progress), KILN_INTERRUPTED);
+  GatedProgress progress{.answer = 1};
+  EXPECT_EQ(kiln_prepare(session, kWorkload, GatedProgress::receive, &progress), KILN_INTERRUPTED);
   expect_both_kept(session);
 }
 
@@ -187,11 +211,9 @@ TEST_F(CompileTest, SessionsThatPrepareAtOnceShareTheirCompiles) {
   std::atomic<int> begun = 0;
   const auto wait_for_the_other = [](void* user, int done, int, const char*) {
     auto& all = *static_cast<std::atomic<int>*>(user);
-    if (done == 0) {
-      ++all;
-      while (all < 2) std::this_thread::yield();
-    }
-    return 0;
+    if (done > 0) return 0;
+    ++all;
+    return comes_true([&] { return all >= 2; }) ? 0 : 1;
   };
   kiln_session* sessions[2];
   for (int i = 0; i < 2; ++i) {

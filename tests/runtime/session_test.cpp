@@ -84,8 +84,6 @@ using Status = kiln_status;
 
 bool same(const uint8_t (&a)[16], const uint8_t (&b)[16]) { return std::memcmp(a, b, 16) == 0; }
 
-// --- order of calls -----------------------------------------------------------------------------
-
 TEST_F(SessionTest, WholeLifeCycle) {
   kiln_session* session = open();
   ASSERT_OK(kiln_prepare(session, nullptr, nullptr, nullptr));
@@ -270,8 +268,6 @@ TEST_F(SessionTest, MissingDriverIsSaid) {
   EXPECT_REFUSED(kiln_open(nullptr, &session), KILN_NO_DRIVER, "/nonexistent/libcuda.so.1");
 }
 
-// --- prepare ------------------------------------------------------------------------------------
-
 TEST_F(SessionTest, WarmStoreNeedsNoCompiler) {
   kiln_session* session = open();
   ASSERT_OK(kiln_prepare(session, "", nullptr, nullptr));
@@ -427,7 +423,7 @@ TEST_F(SessionTest, AKernelThatAnotherThreadDoesNotFinishIsMadeHere) {
   std::vector<KernelNeed> needs = stuck_needs;
 
   KernelRun stuck(workshop, stuck_needs);
-  KernelRun run(workshop, needs, std::chrono::milliseconds(0));
+  KernelRun run(workshop, needs, {.patience = std::chrono::milliseconds(0)});
   run.finish(nullptr);
   EXPECT_EQ(workshop.kernels().size(), needs.size());
   stuck.finish(nullptr);
@@ -443,8 +439,6 @@ TEST_F(SessionTest, UnusableStoreIsAWarningAndNoError) {
   ASSERT_NE(session, nullptr);
   EXPECT_EQ(log_.count("warning: "), 1) << log_.text();
 }
-
-// --- decisions ----------------------------------------------------------------------------------
 
 TEST_F(SessionTest, DecisionOfTheNearestBucketIsTaken) {
   decide(256, 4);
@@ -651,8 +645,6 @@ TEST_F(SessionTest, DigestsFollowConfigAndReduction) {
   EXPECT_FALSE(same(digests(tuned).numerics, before.numerics));
 }
 
-// --- the first call -----------------------------------------------------------------------------
-
 TEST_F(SessionTest, FirstCallOfAnUnpreparedPlanPreparesIt) {
   kiln_session* session = open();
   kiln_plan* combine = plan(session, "combine_topk_swa", kCombineShape);
@@ -700,8 +692,6 @@ TEST_F(SessionTest, FirstCallUnderCaptureIsRefusedAndLeavesTheCaptureValid) {
   cuDevicePrimaryCtxRelease(0);
 }
 
-// --- capability ---------------------------------------------------------------------------------
-
 TEST_F(SessionTest, SupportIsAnsweredWithAReason) {
   kiln_session* session = open();
   char text[512];
@@ -732,8 +722,6 @@ TEST_F(SessionTest, TextIsCutToTheBufferAndTerminated) {
   EXPECT_STREQ(text, "combine");
   EXPECT_GT(needed, sizeof text);
 }
-
-// --- surroundings -------------------------------------------------------------------------------
 
 TEST_F(SessionTest, ErrnoLocaleAndContextStayAsTheyWere) {
   kiln_session* session = nullptr;

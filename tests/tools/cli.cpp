@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "runtime/plan_record.h"
 
@@ -28,6 +30,23 @@ fs::path fresh_folder() {
   if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder: " + name);
   return name;
 }
+
+// Of this process while it lives, for the child to inherit.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(int64_t bytes) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    rlimit limit = before_;
+    if (bytes >= 0) limit.rlim_cur = static_cast<rlim_t>(bytes);
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_ = {};
+};
 
 }  // namespace
 
@@ -76,12 +95,14 @@ pid_t CliTest::start(const std::vector<std::string>& arguments) {
 
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  // For reading and writing, so that a FIFO opens without a peer.
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, standard_input.c_str(), O_RDWR, 0);
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, path("out").c_str(),
                                    O_WRONLY | O_CREAT | O_TRUNC, 0600);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, path("err").c_str(),
                                    O_WRONLY | O_CREAT | O_TRUNC, 0600);
   pid_t pid = -1;
+  const FileSizeLimit limit(most_file_bytes);
   const int error = posix_spawn(&pid, KILN_CLI_PATH, &actions, nullptr, argv.data(), envp.data());
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) throw std::runtime_error("cannot start " KILN_CLI_PATH);
@@ -99,13 +120,24 @@ Result CliTest::finish(pid_t pid) {
   return result;
 }
 
+bool CliTest::ends_within(pid_t pid, std::chrono::seconds time) {
+  const auto deadline = std::chrono::steady_clock::now() + time;
+  siginfo_t info = {};
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        info.si_pid == pid) {
+      return true;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
 Result CliTest::run(const std::vector<std::string>& arguments) { return finish(start(arguments)); }
 
 std::string CliTest::err_so_far() const { return read_file(path("err")); }
 
 int code(ExitCode exit_code) { return static_cast<int>(exit_code); }
-
-// ---- seeds -------------------------------------------------------------------------------------
 
 namespace {
 

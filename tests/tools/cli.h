@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <sys/types.h>
 
+#include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -47,7 +49,12 @@ class CliTest : public testing::Test {
   std::string db() const { return path("kiln.db"); }
   void write_file(const std::string& name, const std::string& text) const;
 
+  // True when it ended within that time; finish() still reaps it.
+  static bool ends_within(pid_t pid, std::chrono::seconds time);
+
   std::map<std::string, std::string> environment;  // what the program gets, complete
+  std::string standard_input = "/dev/null";
+  int64_t most_file_bytes = -1;  // that it may write into one file (RLIMIT_FSIZE); -1: no limit
 
  private:
   std::filesystem::path folder_;

@@ -1,6 +1,8 @@
 // The commands that only read: ops, devices, ls, show, explain. None needs a device.
 #include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <set>
 
 #include "runtime/plan_record.h"
@@ -18,8 +20,6 @@ std::set<std::string> keys_of(const Json& object) {
   for (const auto& [key, value] : object.items()) keys.insert(key);
   return keys;
 }
-
-// --- ops ----------------------------------------------------------------------------------------
 
 class OpsCommand : public CliTest {};
 
@@ -62,8 +62,6 @@ TEST_F(OpsCommand, WorksWithoutNvrtc) {
   EXPECT_EQ(result.json().size(), templates::ops().size());
 }
 
-// --- devices ------------------------------------------------------------------------------------
-
 class DevicesCommand : public CliTest {};
 
 TEST_F(DevicesCommand, WithoutADriverItSaysWhyAndListsTheGpuTable) {
@@ -87,8 +85,6 @@ TEST_F(DevicesCommand, ListsTheDevicesOfTheDriverWithTheirRows) {
   EXPECT_EQ(devices[1]["gpu"], "rtx-3090");
   EXPECT_TRUE(result.json()["problem"].is_null());
 }
-
-// --- ls -----------------------------------------------------------------------------------------
 
 class LsCommand : public CliTest {};
 
@@ -163,8 +159,6 @@ TEST_F(LsCommand, DamagedFileIsAWarningAndStdoutStaysJson) {
   EXPECT_TRUE(contains(result.err, "kiln: warning: ")) << result;
 }
 
-// --- show ---------------------------------------------------------------------------------------
-
 class ShowCommand : public CliTest {
  protected:
   const std::string op_ = templates::ops().front()->name;
@@ -215,6 +209,35 @@ TEST_F(ShowCommand, FilterPicksProblems) {
   EXPECT_EQ(count("no_such_field=1"), 0U);
 }
 
+// A run that was stopped, or that found nothing right, leaves evidence and no decision.
+TEST_F(ShowCommand, ProblemWithEvidenceAloneIsShown) {
+  const Seed seed = make_seed("rtx-3090");
+  const cache::Problem& problem = seed.result.decision.problem;
+  {
+    const auto store = cache::Store::open({.path = db()});
+    ASSERT_TRUE(store->put_rejections(seed.result.rejections));
+  }
+  const Result result = run({"show", op_, "--json"});
+  ASSERT_EQ(result.code, 0) << result;
+  const Json problems = result.json()["problems"];
+  ASSERT_EQ(problems.size(), 1U) << result;
+  EXPECT_EQ(problems[0]["gpu"], "rtx-3090");
+  EXPECT_EQ(problems[0]["problem"]["shape"], Json::parse(problem.shape));
+  EXPECT_TRUE(problems[0]["config"].is_null());
+  EXPECT_TRUE(problems[0]["kind"].is_null());
+  EXPECT_EQ(problems[0]["rejections"].size(), 1U);
+  EXPECT_EQ(run({"show", op_, "--gpu", "rtx-3090", "--json"}).json()["problems"].size(), 1U);
+  EXPECT_EQ(run({"show", op_, "--gpu", "a40", "--json"}).json()["problems"].size(), 0U);
+
+  const Result text = run({"show", op_});
+  EXPECT_TRUE(contains(text.out, " on rtx-3090\n  decided   no")) << text;
+  EXPECT_TRUE(contains(text.out, "planted by the test")) << text;
+
+  // With the decision there is still one row of this problem and class.
+  store_seed(db(), seed);
+  EXPECT_EQ(run({"show", op_, "--json"}).json()["problems"].size(), 1U);
+}
+
 TEST_F(ShowCommand, SourceIsOneFileWithTheEntryAndTheConstants) {
   const templates::Op& op = *templates::ops().front();
   const templates::Sizes fixed = op.model_shapes(2).front();
@@ -252,7 +275,39 @@ TEST_F(ShowCommand, ValueOutsideTheSpaceIsNamed) {
   EXPECT_TRUE(contains(result.err, axis)) << result;
 }
 
-// --- explain ------------------------------------------------------------------------------------
+TEST_F(ShowCommand, ConfigThatARuleForbidsIsAUsageErrorWithTheRule) {
+  const templates::Op& op = *templates::ops().front();
+  const templates::Sizes fixed = op.model_shapes(2).front();
+  const Gpu& gpu = find_gpu("rtx-3090");
+  const templates::Space space = op.space(fixed, gpu);
+  // The first combination of axis values that a rule drops.
+  std::optional<templates::Config> illegal;
+  const std::function<void(size_t, templates::Config)> search = [&](size_t axis,
+                                                                    templates::Config config) {
+    if (illegal) return;
+    if (axis == space.axes.size()) {
+      for (const templates::Rule& rule : space.rules) {
+        if (!rule.keeps(fixed, config, gpu)) illegal = config;
+      }
+      return;
+    }
+    for (const int64_t value : space.axes[axis].values) {
+      config.set(space.axes[axis].name, value);
+      search(axis + 1, config);
+    }
+  };
+  search(0, {});
+  if (!illegal) GTEST_SKIP() << op.name << " has no rule that drops anything";
+  const Result result = run({"show", op.name, "--source", "--gpu", "rtx-3090", "--config",
+                             templates::config_json(*illegal).dump()});
+  EXPECT_EQ(result.code, code(ExitCode::usage)) << result;
+  EXPECT_TRUE(contains(result.err, "is not legal on rtx-3090: ")) << result;
+  EXPECT_EQ(result.out, "") << result;
+
+  const Result unknown = run({"show", op.name, "--source", "--config", R"({"no_such_axis": 1})"});
+  EXPECT_EQ(unknown.code, code(ExitCode::usage)) << unknown;
+  EXPECT_TRUE(contains(unknown.err, "no config axis \"no_such_axis\"")) << unknown;
+}
 
 class ExplainCommand : public CliTest {
  protected:

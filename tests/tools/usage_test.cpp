@@ -1,5 +1,9 @@
 // The command line as such: help, names with suggestions, exit codes, one line per mistake.
 #include <algorithm>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
 
 #include "tests/tools/cli.h"
 
@@ -120,6 +124,136 @@ TEST_F(Usage, MistakesOfOptionsAreOneSentenceAndExitCodeTwo) {
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n') <= 2, true) << result;
     EXPECT_EQ(result.out, "") << result;
   }
+}
+
+TEST_F(Usage, EmptyValueIsNamed) {
+  const std::string op = templates::ops().front()->name;
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"ls", "--db", ""},
+                                                    {"ls", "--pack", ""},
+                                                    {"ls", "--op", ""},
+                                                    {"ls", "--gpu", ""},
+                                                    {"tune", "--device", ""},
+                                                    {"tune", "--budget", ""},
+                                                    {"tune", "--limits", ""},
+                                                    {"tune", "--jobs", ""},
+                                                    {"build", "--gpu", ""},
+                                                    {"build", "--op", ""},
+                                                    {"build", "--workload", ""},
+                                                    {"verify", "--device", ""},
+                                                    {"bench", "--shape", ""},
+                                                    {"bench", "--op", op, "--sizes", ""},
+                                                    {"explain", op, "--gpu", ""},
+                                                    {"show", op, "--source", "--config", ""},
+                                                    {"ops", "--arch", ""}}) {
+    const Result result = run(arguments);
+    EXPECT_EQ(result.code, code(ExitCode::usage)) << arguments[arguments.size() - 2] << "\n"
+                                                  << result;
+    EXPECT_EQ(result.err.rfind("kiln: " + arguments[arguments.size() - 2] + ": ", 0), 0U) << result;
+    EXPECT_NE(result.err.find("empty"), std::string::npos) << result;
+    EXPECT_EQ(result.out, "") << result;
+  }
+}
+
+TEST_F(Usage, EqualsSignWithoutAValueDoesNotTakeTheNextWord) {
+  const Result result = run({"--db=", "ls"});
+  EXPECT_EQ(result.code, code(ExitCode::usage)) << result;
+  EXPECT_EQ(result.err.rfind("kiln: --db: ", 0), 0U) << result;
+}
+
+TEST_F(Usage, UnknownOptionIsNamedOnceAndHelpIsPointedTo) {
+  const Result result = run({"ls", "--bogus", "3"});
+  EXPECT_EQ(result.code, code(ExitCode::usage)) << result;
+  EXPECT_EQ(result.err,
+            "kiln: ls has no option \"--bogus\".\n  `kiln ls --help` lists the options and "
+            "examples.\n");
+  EXPECT_EQ(run({"--bogus", "ls"}).err,
+            "kiln: there is no option \"--bogus\".\n  `kiln --help` lists commands and options.\n");
+  const Result near = run({"tune", "--budge", "3s"});
+  EXPECT_NE(near.err.find("did you mean \"--budget\"?"), std::string::npos) << near;
+  const Result word = run({"ls", "extra"});
+  EXPECT_EQ(word.code, code(ExitCode::usage)) << word;
+  EXPECT_EQ(word.err.rfind("kiln: ls takes no \"extra\".", 0), 0U) << word;
+}
+
+TEST_F(Usage, MistakesAreToldOnce) {
+  for (const auto& [arguments, part] :
+       {std::pair<std::vector<std::string>, std::string>{{"tune", "--jobs", "0"}, "--jobs"},
+        {{"tune", "--jobs", "many"}, "--jobs"},
+        {{"ls", "--db"}, "--db"},
+        {{"explain", templates::ops().front()->name, "--shape", "{"}, "line 1"},
+        {{"show"}, "op is required"}}) {
+    const Result result = run(arguments);
+    const std::string sentence = result.err.substr(0, result.err.find('\n'));
+    EXPECT_NE(sentence.find(part), std::string::npos) << result;
+    EXPECT_EQ(sentence.find(part), sentence.rfind(part)) << result;
+  }
+}
+
+TEST_F(Usage, NamesFromOutsideAreEscaped) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"ls", "--op", "a\nb\x1b[2J"},
+        {"ls", "--gpu", "a\nb\x1b[2J"},
+        {"a\nb\x1b[2J"},
+        {"ls", "--a\nb\x1b[2J"},
+        {"ops", "--arch", "a\nb\x1b[2J"},
+        {"tune", "--device", "a\nb\x1b[2J"},
+        {"tune", "--budget", "a\nb\x1b[2J"},
+        {"build", "--workload", "a\nb\x1b[2J"}}) {
+    const Result result = run(arguments);
+    EXPECT_NE(result.code, 0) << result;
+    EXPECT_NE(result.err.find("a\\nb\\u001b[2J"), std::string::npos) << result;
+    EXPECT_EQ(result.err.find('\x1b'), std::string::npos) << result;
+  }
+  const Result not_utf8 = run({"ls", "--op", "\xff"});
+  EXPECT_EQ(not_utf8.code, code(ExitCode::usage)) << not_utf8;
+  EXPECT_NE(not_utf8.err.find("no op is called \"\xef\xbf\xbd\""), std::string::npos) << not_utf8;
+}
+
+std::string file_text(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// What the library and the program read, by their sources.
+std::set<std::string> variables_of_the_code() {
+  const std::regex read("(?:getenv|environment)\\(\"([A-Z_]+)\"\\)");
+  std::set<std::string> names = {"CUDA_HOME", "CUDA_PATH"};  // read in a loop over both
+  for (const char* folder : {"jit", "cache", "templates", "runtime", "tuner", "tools"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(
+             std::filesystem::path(KILN_SOURCE_FOLDER) / folder)) {
+      if (entry.path().extension() != ".cpp") continue;
+      const std::string text = file_text(entry.path());
+      for (std::sregex_iterator it(text.begin(), text.end(), read), end; it != end; ++it) {
+        names.insert((*it)[1]);
+      }
+    }
+  }
+  return names;
+}
+
+// First words of the lines that begin with `prefix`, after the heading.
+std::multiset<std::string> first_words(const std::string& text, const std::string& heading,
+                                       const std::string& prefix) {
+  std::multiset<std::string> words;
+  std::istringstream lines(text.substr(text.find(heading) + heading.size()));
+  std::string line;
+  while (std::getline(lines, line) && !(line.empty() && !words.empty())) {
+    if (line.rfind(prefix, 0) != 0) continue;
+    const size_t end = line.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_", prefix.size());
+    const std::string word = line.substr(prefix.size(), end - prefix.size());
+    if (!word.empty()) words.insert(word);
+  }
+  return words;
+}
+
+TEST_F(Usage, HelpAndReadmeListEveryVariableOfTheCodeOnce) {
+  const std::set<std::string> names = variables_of_the_code();
+  EXPECT_TRUE(names.contains("KILN_DB") && names.contains("TERM"));
+  const std::multiset<std::string> once(names.begin(), names.end());
+  EXPECT_EQ(first_words(run({"--help"}).out, "Environment:\n", "  "), once);
+  const std::string readme = file_text(std::filesystem::path(KILN_SOURCE_FOLDER) / "README.md");
+  EXPECT_EQ(first_words(readme, "## Environment\n", "| `"), once);
 }
 
 TEST_F(Usage, CommonOptionsMayStandBeforeOrAfterTheCommand) {

@@ -1,5 +1,6 @@
 // The commands that work: tune, build, verify, bench, and doctor, on a machine without a GPU.
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -24,8 +25,6 @@ bool has_nvrtc() {
     return false;
   }
 }
-
-// --- build and tune without a device ------------------------------------------------------------
 
 class BuildCommand : public CliTest {
  protected:
@@ -176,7 +175,104 @@ TEST_F(TuneFailure, WorkloadMistakeNamesTheEntry) {
   EXPECT_TRUE(contains(result.err, "no_such_op")) << result;
 }
 
-// --- verify and bench ---------------------------------------------------------------------------
+TEST_F(TuneFailure, NamesInAWorkloadAreEscapedAndCutNoSentence) {
+  for (const std::string& text : {std::string(R"({"a\u0000b\n\u001b[2J": 1})"),
+                                  std::string(R"({"ops": [{"op": "a\u0000b\n\u001b[2J"}]})"),
+                                  std::string(R"({"ops": [{"op": "combine_topk_swa",
+                                      "shape": {"a\u0000b\n\u001b[2J": 1}}]})"),
+                                  std::string(R"({"ops": [{"op": "combine_topk_swa",
+                                      "sizes": {"a\u0000b\n\u001b[2J": 1}}]})"),
+                                  std::string(R"({"a\u0000b\n\u001b[2J": 1,
+                                                  "a\u0000b\n\u001b[2J": 2})")}) {
+    write_file("workload.json", text);
+    const Result result = run({"build", "--workload", path("workload.json")});
+    EXPECT_EQ(result.code, code(ExitCode::usage)) << result;
+    const size_t name = result.err.find(R"("a\u0000b\n\u001b[2J")");
+    ASSERT_NE(name, std::string::npos) << result;
+    EXPECT_NE(result.err.find(' ', name), std::string::npos) << "cut after the name\n" << result;
+  }
+  write_file("workload.json", "{\"\xff\": 1}");
+  const Result not_utf8 = run({"build", "--workload", path("workload.json")});
+  EXPECT_EQ(not_utf8.code, code(ExitCode::usage)) << not_utf8;
+  EXPECT_TRUE(contains(not_utf8.err, "line 1, column 3")) << not_utf8;
+  EXPECT_FALSE(contains(not_utf8.err, "\xff")) << not_utf8;
+}
+
+TEST_F(TuneFailure, WorkloadThatIsNoRegularFileIsRefusedAtOnce) {
+  ASSERT_EQ(mkfifo(path("fifo").c_str(), 0600), 0);
+  for (const std::string& place : {path("fifo"), std::string("/dev/zero"), path(".")}) {
+    const pid_t pid = start({"build", "--workload", place});
+    const bool ended = ends_within(pid, 60s);
+    if (!ended) kill(pid, SIGKILL);
+    const Result result = finish(pid);
+    EXPECT_TRUE(ended) << place;
+    EXPECT_EQ(result.code, code(ExitCode::usage)) << result;
+    EXPECT_TRUE(contains(result.err, "is not a regular file")) << result;
+    EXPECT_TRUE(contains(result.err, "- to read standard input")) << result;
+  }
+}
+
+TEST_F(TuneFailure, WorkloadOfMoreThanOneMebibyteIsRefused) {
+  write_file("workload.json", std::string((1 << 20) + 1, ' '));
+  const Result result = run({"build", "--workload", path("workload.json")});
+  EXPECT_EQ(result.code, code(ExitCode::usage)) << result;
+  EXPECT_TRUE(contains(result.err, "longer than 1048576 bytes (1 MiB)")) << result;
+  standard_input = path("workload.json");
+  EXPECT_TRUE(contains(run({"build", "--workload", "-"}).err, "longer than 1048576 bytes"));
+  // One byte less is read, and found not to be JSON.
+  write_file("workload.json", std::string(1 << 20, ' '));
+  EXPECT_TRUE(contains(run({"build", "--workload", "-"}).err, "not valid JSON"));
+}
+
+TEST_F(TuneFailure, WorkloadThatIsEmptyIsNotTakenForTheDefault) {
+  const Result result = run({"build", "--workload", "-"});
+  EXPECT_EQ(result.code, code(ExitCode::usage)) << result;
+  EXPECT_TRUE(contains(result.err, "standard input is empty")) << result;
+}
+
+TEST_F(TuneFailure, CtrlCEndsAReadOfStandardInput) {
+  ASSERT_EQ(mkfifo(path("fifo").c_str(), 0600), 0);
+  standard_input = path("fifo");
+  const pid_t pid = start({"build", "--workload", "-"});
+  EXPECT_FALSE(ends_within(pid, 1s)) << err_so_far();
+  kill(pid, SIGINT);
+  const bool ended = ends_within(pid, 60s);
+  if (!ended) kill(pid, SIGKILL);
+  EXPECT_EQ(finish(pid).signal, SIGINT);
+  EXPECT_TRUE(ended);
+}
+
+TEST_F(TuneFailure, StoreInMemoryIsRefusedBeforeAnyWork) {
+  for (const char* command : {"tune", "build"}) {
+    const Result result = run({command, "--db", ":memory:"});
+    EXPECT_EQ(result.code, code(ExitCode::store)) << result;
+    EXPECT_TRUE(contains(result.err, "in memory (from --db)")) << result;
+    EXPECT_EQ(result.out, "") << result;
+  }
+  environment["KILN_DB"] = ":memory:";
+  const Result result = run({"build"});
+  EXPECT_EQ(result.code, code(ExitCode::store)) << result;
+  EXPECT_TRUE(contains(result.err, "in memory (from KILN_DB)")) << result;
+  // An empty variable names no place.
+  environment["KILN_DB"] = "";
+  environment.erase("HOME");
+  const Result nowhere = run({"build"});
+  EXPECT_EQ(nowhere.code, code(ExitCode::store)) << nowhere;
+  EXPECT_TRUE(contains(nowhere.err, "names a place")) << nowhere;
+}
+
+TEST_F(TuneFailure, FileSizeLimitIsAFailureWithASentence) {
+  most_file_bytes = 16 << 10;
+  const Result result = run({"build"});
+  EXPECT_EQ(result.signal, 0) << "ended by the signal of the limit\n" << result;
+  EXPECT_EQ(result.code, code(ExitCode::store)) << result;
+  EXPECT_TRUE(contains(result.err, "cannot be written")) << result;
+
+  most_file_bytes = 100;
+  const Result output = run({"ops", "--json"});
+  EXPECT_EQ(output.signal, 0) << output;
+  EXPECT_EQ(output.code, code(ExitCode::failed)) << output;
+}
 
 class DeviceCommands : public CliTest {};
 
@@ -185,7 +281,7 @@ TEST_F(DeviceCommands, WithoutADeviceTheyAreExitCodeThree) {
   for (const char* command : {"verify", "bench"}) {
     const Result result = run({command, "--json"});
     EXPECT_EQ(result.code, code(ExitCode::no_device)) << result;
-    EXPECT_TRUE(contains(result.err, "there is no device cuda:0 here")) << result;
+    EXPECT_TRUE(contains(result.err, "there is no device \"cuda:0\" here")) << result;
     EXPECT_EQ(result.out, "") << result;
   }
 }
@@ -195,8 +291,6 @@ TEST_F(DeviceCommands, SimulatedDeviceIsNotPromised) {
   EXPECT_EQ(result.code, code(ExitCode::no_device)) << result;
   EXPECT_TRUE(contains(result.err, "no simulator")) << result;
 }
-
-// --- doctor -------------------------------------------------------------------------------------
 
 class DoctorCommand : public CliTest {};
 
@@ -234,6 +328,25 @@ TEST_F(DoctorCommand, MissingNvrtcIsExitCodeFourAndNamesWhatWasSearched) {
   EXPECT_TRUE(
       contains(result.json()["compiler"]["problem"].get<std::string>(), "no-such-libnvrtc.so"))
       << result;
+}
+
+TEST_F(DoctorCommand, StoreInMemoryIsExitCodeSixAndSaysWhoPutItThere) {
+  const Result result = run({"doctor", "--db", ":memory:", "--json"});
+  EXPECT_EQ(result.code, code(ExitCode::store)) << result;
+  EXPECT_EQ(result.json()["store"]["in_memory"], true);
+  EXPECT_EQ(result.json()["store"]["why"], "from --db");
+  EXPECT_EQ(result.json()["can"]["build"], false);
+
+  environment.erase("KILN_DB");
+  environment.erase("HOME");
+  const Result text = run({"doctor"});
+  EXPECT_EQ(text.code, code(ExitCode::store)) << text;
+  EXPECT_TRUE(
+      contains(text.out,
+               "Store      :memory: (neither KILN_DB, XDG_CACHE_HOME nor HOME names a place)\n"
+               "           IN MEMORY: "))
+      << text;
+  EXPECT_FALSE(contains(text.out, "every row and checksum holds")) << text;
 }
 
 TEST_F(DoctorCommand, DamagedStoreIsExitCodeSix) {

@@ -125,7 +125,8 @@ TEST(Decide, TwoRunsOfTheSameCardAgreeOrTie) {
 }
 
 TEST(Usable, ThrottledRoundsAreDropped) {
-  Samples samples{.rounds = std::vector<Round>(6), .times_ns = {{1, 1, 50, 1, 50, 1}}};
+  Samples samples{.rounds = std::vector<Round>(6, Round{.throttle_reasons = 0}),
+                  .times_ns = {{1, 1, 50, 1, 50, 1}}};
   samples.rounds[2].throttle_reasons = 0x8;   // hardware slowdown
   samples.rounds[4].throttle_reasons = 0x40;  // thermal
   std::string note;
@@ -146,6 +147,23 @@ TEST(Usable, ACardThatAlwaysThrottlesIsMeasuredAllTheSame) {
   std::string note;
   EXPECT_EQ(usable(samples, &note).times_ns[0].size(), 5u);
   EXPECT_EQ(note, "5 of 5 rounds throttled, all kept");
+}
+
+TEST(Usable, RoundsOfWhichNothingIsKnownAreKeptAndNoted) {
+  Samples samples{.rounds = std::vector<Round>(6), .times_ns = {{1, 1, 50, 1, 1, 1}}};
+  samples.rounds[0].throttle_reasons = 0;
+  samples.rounds[2].throttle_reasons = 0x8;
+  std::string note;
+  EXPECT_EQ(usable(samples, &note).rounds.size(), 5u);
+  EXPECT_EQ(note, "1 of 6 rounds throttled and dropped; clocks unknown in 4 of 6 rounds");
+}
+
+TEST(Usable, CleanRoundsLeaveNoNote) {
+  std::string note = "of an earlier stage";
+  usable({.rounds = std::vector<Round>(5, Round{.throttle_reasons = 0}),
+          .times_ns = {{1, 1, 1, 1, 1}}},
+         &note);
+  EXPECT_EQ(note, "");
 }
 
 std::vector<std::vector<double>> one_round(const std::vector<double>& times_ns) {

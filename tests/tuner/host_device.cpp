@@ -44,12 +44,12 @@ struct HostDevice::HostGraph : runtime::Graph {
   std::vector<Launch> launches;
 };
 
-HostDevice::HostDevice(int64_t memory_bytes) : memory_bytes_(memory_bytes) {
+HostDevice::HostDevice(int64_t memory_bytes, int64_t l2_bytes) : memory_bytes_(memory_bytes) {
   info_.id = "cuda:0";
   info_.name = "a host that plays an A100";
   info_.driver = "0.0";
   info_.gpu = find_gpu("a100-sxm4-80gb");
-  info_.gpu.l2_bytes = 64 << 10;  // little memory to rotate through
+  info_.gpu.l2_bytes = l2_bytes;
   info_.match = "a100-sxm4-80gb";
 }
 

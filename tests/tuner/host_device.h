@@ -17,7 +17,8 @@ namespace kiln::testing {
 
 class HostDevice : public runtime::Device {
  public:
-  explicit HostDevice(int64_t memory_bytes = int64_t{1} << 30);
+  // A small L2 leaves little memory to rotate through.
+  explicit HostDevice(int64_t memory_bytes = int64_t{1} << 30, int64_t l2_bytes = 64 << 10);
   ~HostDevice() override;
 
   const runtime::DeviceInfo& info() const override { return info_; }

@@ -19,6 +19,8 @@ namespace {
 using cache::DecisionKind;
 using testing::ToyBehaviour;
 
+constexpr const char* kHost = "a host that plays an A100";
+
 std::string config_text(int64_t behaviour) {
   return fmt::format("{{\"behaviour\":{},\"twin\":0}}", behaviour);
 }
@@ -59,9 +61,9 @@ class Search : public ::testing::Test {
     return gpu_class_key(gpu);
   }
 
-  // A decision for a config as this source makes it, or as one would that led to another binary.
+  // The plan of a config as this source makes it, or as one would that led to another binary.
   enum class Source { current, other };
-  cache::Decision forge(int64_t behaviour, DecisionKind kind, Source source) {
+  static cache::PlanRecord plan_of(int64_t behaviour, Source source) {
     const templates::Op& op = testing::toy_op();
     const templates::Config config{{"behaviour", behaviour}, {"twin", 0}};
     const templates::LaunchPlan launches =
@@ -73,9 +75,13 @@ class Search : public ::testing::Test {
             : jit::binary_key(
                   tool_source(tool_kernels().front().first, tool_kernels().front().second), "sm_80",
                   {});
+    return runtime::plan_record(op, {{"scale", 3}}, config, "sm_80", launches,
+                                std::vector<Hash128>{key});
+  }
+  cache::Decision forge(int64_t behaviour, DecisionKind kind, Source source,
+                        cache::Decision::Scope scope = cache::Decision::Scope::all) {
     cache::TuningResult forged;
-    forged.plans = {runtime::plan_record(op, {{"scale", 3}}, config, "sm_80", launches,
-                                         std::vector<Hash128>{key})};
+    forged.plans = {plan_of(behaviour, source)};
     forged.decision = {.problem = problem(),
                        .gpu_class = host_class(),
                        .gpu_label = "a100-sxm4-80gb",
@@ -83,11 +89,23 @@ class Search : public ::testing::Test {
                        .plan = forged.plans[0].id,
                        .kind = kind,
                        .reason = "forged by a test",
+                       .scope = scope,
                        .time_ns = 1,
                        .default_time_ns = 2,
                        .decided_at = 1};
     EXPECT_TRUE(store_->put(forged));
     return forged.decision;
+  }
+
+  // Says of the plan of a decision what a run of it on a card found.
+  void prove(const cache::Decision& decision, const std::string& card, bool passed) {
+    ASSERT_TRUE(store_->put_verification({.plan = decision.plan,
+                                          .problem = decision.problem,
+                                          .by = cache::Verified::device,
+                                          .passed = passed,
+                                          .detail = "said by a test",
+                                          .card = card,
+                                          .driver = "older"}));
   }
 
   // Spends the budget on the first candidate that is rejected.
@@ -240,22 +258,17 @@ TEST_F(Search, TimeoutIsTriedAgainOnTheNextRun) {
 }
 
 TEST_F(Search, RejectionOfOtherBinariesOrOfTheDefaultIsNoReasonToSkip) {
-  const templates::Op& op = testing::toy_op();
-  const templates::KernelLaunch launch =
-      op.plan({{"scale", 3}}, {{"behaviour", testing::kToyDefault}, {"twin", 0}},
-              find_gpu("a100-sxm4-80gb"))
-          .kernels[0];
-  const std::string key = jit::binary_key(templates::kernel_source(op, launch), "sm_80",
-                                          templates::compile_options(launch))
-                              .hex();
   std::vector<cache::Rejection> old;
   for (const int64_t behaviour : {testing::kToyDefault, testing::kToyFast}) {
     old.push_back({.problem = problem(),
                    .gpu_class = host_class(),
                    .config = config_text(behaviour),
+                   .plan = plan_of(behaviour, behaviour == testing::kToyDefault ? Source::current
+                                                                                : Source::other)
+                               .id,
                    .stage = "verify",
                    .reason = "wrong",
-                   .detail = "y is wrong; binaries " + key});
+                   .detail = "y is wrong"});
   }
   ASSERT_TRUE(store_->put_rejections(old));
   const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast});
@@ -272,6 +285,7 @@ TEST_F(Search, BudgetThatEndsASearchLeavesItPartialAndTheNextRunTakesItUp) {
   EXPECT_EQ(row.measured, 2);
   EXPECT_EQ(report_.end, TuneReport::End::budget);
   EXPECT_EQ(row.winner, config_text(testing::kToyFast));
+  EXPECT_EQ(decision()->decision.scope, cache::Decision::Scope::part);
   options_.budget_s = 0;
   EXPECT_EQ(tune_space(space).state, "tuned");
   EXPECT_EQ(tune_space(space).state, "kept");
@@ -309,13 +323,7 @@ TEST_F(Search, PartialResultReplacesWhatTheSameRunFoundWrongOrWhatIsStale) {
 }
 
 TEST_F(Search, DecisionThatTurnsOutWrongIsDisprovenAtOnce) {
-  const cache::Decision wrong = forge(testing::kToyWrong, DecisionKind::measured, Source::current);
-  ASSERT_TRUE(store_->put_verification({.plan = wrong.plan,
-                                        .problem = problem(),
-                                        .by = cache::Verified::device,
-                                        .passed = true,
-                                        .card = "a host that plays an A100",
-                                        .driver = "older"}));
+  prove(forge(testing::kToyWrong, DecisionKind::measured, Source::current), kHost, true);
   EXPECT_EQ(decision()->verified, cache::Verified::device);
   std::atomic<bool> stop{false};
   options_.stop = &stop;
@@ -326,6 +334,59 @@ TEST_F(Search, DecisionThatTurnsOutWrongIsDisprovenAtOnce) {
   EXPECT_EQ(tune_space({testing::kToyDefault, testing::kToyWrong}).state, "stopped");
   EXPECT_EQ(decision()->verified, cache::Verified::none);
   EXPECT_NE(decision()->failure.find("wrong"), std::string::npos) << decision()->failure;
+}
+
+TEST_F(Search, ScopeOfADecisionIsNotReadOutOfItsReason) {
+  const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast};
+  cache::TuningResult forged;
+  forged.decision = forge(testing::kToyFast, DecisionKind::measured, Source::current);
+  forged.decision.reason = "only a part was tried within the budget: so it was said";
+  ASSERT_TRUE(store_->put(forged));
+  EXPECT_EQ(tune_space(space).state, "kept");
+  store_->forget(problem(), host_class());
+  forge(testing::kToyFast, DecisionKind::measured, Source::current, cache::Decision::Scope::part);
+  EXPECT_EQ(tune_space(space).state, "tuned");
+}
+
+TEST_F(Search, DisprovedWinnerIsTunedAnew) {
+  const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyWrong};
+  prove(forge(testing::kToyWrong, DecisionKind::measured, Source::current), kHost, false);
+  const ProblemReport row = tune_space(space);
+  EXPECT_EQ(row.state, "tuned");
+  EXPECT_EQ(row.winner, config_text(testing::kToyFast));
+  EXPECT_EQ(decision()->failure, "");
+  EXPECT_EQ(tune_space(space).state, "kept");
+}
+
+TEST_F(Search, WinnerThatFailedOnAnotherCardIsNotChosenAgain) {
+  const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyMiddling};
+  tune_space(space);
+  prove(decision()->decision, "another A100", false);
+  const ProblemReport row = tune_space(space);
+  EXPECT_EQ(row.state, "tuned");
+  EXPECT_EQ(row.rejected.at("failed verification"), 1);
+  EXPECT_EQ(row.winner, config_text(testing::kToyMiddling));
+  EXPECT_EQ(decision()->failure, "");
+}
+
+TEST_F(Search, PinThatFailedIsToldAndTheProblemIsTuned) {
+  const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyMiddling};
+  prove(forge(testing::kToyMiddling, DecisionKind::pinned, Source::current), "another A100", false);
+  for (const char* state : {"tuned", "kept"}) {
+    log_.clear();
+    const ProblemReport row = tune_space(space);
+    EXPECT_EQ(row.state, state);
+    EXPECT_EQ(row.winner, config_text(testing::kToyFast));
+    EXPECT_EQ(row.kind, DecisionKind::measured);
+    EXPECT_NE(log_.find("which no session uses: it failed verification on another A100"),
+              std::string::npos)
+        << log_;
+  }
+  log_.clear();
+  options_.redo = TuneOptions::Redo::again;
+  tune_space(space);
+  EXPECT_EQ(log_.find("serves whatever is measured"), std::string::npos) << log_;
+  EXPECT_NE(log_.find("which no session uses"), std::string::npos) << log_;
 }
 
 TEST_F(Search, PinIsKeptAndTheStaleOneIsTold) {
@@ -490,6 +551,7 @@ TEST_F(Search, LimitsOfAnotherGpuGiveItAPredictedDecision) {
   const auto stored = decision("rtx-3090");
   ASSERT_TRUE(stored.has_value());
   EXPECT_EQ(stored->decision.kind, DecisionKind::predicted);
+  EXPECT_EQ(stored->decision.limits, "rtx-3090");
   EXPECT_NE(stored->decision.reason.find("under the limits of rtx-3090"), std::string::npos);
   EXPECT_FALSE(decision().has_value());
   for (const cache::Timing& timing : store_->timings(problem(), host_class()))
@@ -504,9 +566,6 @@ TEST_F(Search, UnknownNamesAreRefused) {
   options_.limits = "no-such-gpu";
   EXPECT_THROW(tune(*store_, options_), Error);
 }
-
-// ---- without a device
-// -------------------------------------------------------------------------------
 
 class Ranking : public ::testing::Test {
  protected:
@@ -560,6 +619,22 @@ TEST_F(Ranking, PrefersTheConfigWithEnoughThreads) {
 TEST_F(Ranking, SecondRunKeepsWhatIsThere) {
   tune(*store_, options_);
   for (const ProblemReport& row : tune(*store_, options_).problems) EXPECT_EQ(row.state, "kept");
+}
+
+TEST_F(Ranking, ConfigThatFailedVerificationIsNotRankedFirst) {
+  const ProblemReport first = tune(*store_, options_).problems.at(0);
+  const std::string gpu_class = gpu_class_key(find_gpu(first.gpu));
+  ASSERT_TRUE(store_->put_verification(
+      {.plan = store_->find_decision(first.problem, gpu_class)->decision.plan,
+       .problem = first.problem,
+       .by = cache::Verified::device,
+       .passed = false,
+       .card = "A100"}));
+  const ProblemReport second = tune(*store_, options_).problems.at(0);
+  EXPECT_EQ(second.state, "tuned");
+  EXPECT_NE(second.winner, first.winner);
+  EXPECT_EQ(second.rejected.at("failed verification"), 1);
+  EXPECT_EQ(tune(*store_, options_).problems.at(0).state, "kept");
 }
 
 TEST_F(Ranking, ShortlistCompilesTheDefaultAndTheModelsFirst) {

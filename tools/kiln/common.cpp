@@ -14,37 +14,25 @@
 #include <cstring>
 #include <filesystem>
 
+#include "jit/base/file_descriptor.h"
 #include "runtime/workload.h"
 #include "tools/kiln/text.h"
 
 namespace kiln::cli {
 namespace {
 
-constexpr std::string_view kInMemory = ":memory:";
 constexpr size_t kMostTextBytes = size_t{1} << 20;
-
-struct FileDescriptor {
-  explicit FileDescriptor(int opened) : fd(opened) {}
-  ~FileDescriptor() {
-    if (fd >= 0) close(fd);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  const int fd;
-};
 
 // "did you mean" first, then everything there is.
 Failure unknown_name(const std::string& what, const std::string& name,
                      const std::vector<std::string>& known) {
-  const std::string guess = nearest(name, known);
-  const std::string hint = guess.empty() ? "." : fmt::format("; did you mean \"{}\"?", guess);
-  return Failure(ExitCode::usage, fmt::format("no {} is called {}{}", what, in_quotes(name), hint),
-                 fmt::format("Known {}s: {}.", what, joined(known)));
+  return Failure(
+      ExitCode::usage,
+      fmt::format("no {} is called {}{}", what, in_quotes(name), did_you_mean(name, known)),
+      fmt::format("Known {}s: {}.", what, joined(known)));
 }
 
 }  // namespace
-
-// --- options ------------------------------------------------------------------------------------
 
 void add_common_options(CLI::App& app, Common& common) {
   const char* group = "Common options";
@@ -57,7 +45,7 @@ void add_common_options(CLI::App& app, Common& common) {
   app.add_flag("--json", common.json, "Print JSON and nothing else on stdout")->group(group);
   app.add_option("--jobs", common.jobs, "Compiles at once (default: from cores and free memory)")
       ->type_name("N")
-      ->check(CLI::Range(1, 1024))
+      ->check(CLI::Range(1, 256))
       ->group(group);
 }
 
@@ -69,8 +57,6 @@ CLI::App* add_command(CLI::App& app, Common& common, Chosen& chosen, const std::
   command->final_callback([&chosen, run = std::move(run)] { chosen.run = run; });
   return command;
 }
-
-// --- output -------------------------------------------------------------------------------------
 
 void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
@@ -88,8 +74,6 @@ void report_failure(std::string_view sentence, std::string_view next_step) {
   print_error(fmt::format("kiln: {}\n", sentence));
   if (!next_step.empty()) print_error(fmt::format("  {}\n", next_step));
 }
-
-// --- store --------------------------------------------------------------------------------------
 
 OpenStore::OpenStore(const Common& common, StoreUse use) {
   const cache::StorePlace place = store_place(common);
@@ -139,8 +123,6 @@ bool store_file_exists(const Common& common) {
 std::string db_argument(const Common& common) {
   return common.db.empty() ? "" : fmt::format(" --db {}", common.db);
 }
-
-// --- names --------------------------------------------------------------------------------------
 
 std::vector<std::string> op_names() {
   std::vector<std::string> names;
@@ -253,7 +235,7 @@ std::string read_text_file(const std::string& path, const std::string& what) {
   const FileDescriptor file{is_stdin ? dup(STDIN_FILENO)
                                      : open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
   struct stat status = {};
-  if (file.fd < 0 || fstat(file.fd, &status) != 0) {
+  if (file.get() < 0 || fstat(file.get(), &status) != 0) {
     throw refuse(fmt::format("cannot be read: {}", std::strerror(errno)));
   }
   if (!is_stdin && !S_ISREG(status.st_mode)) throw refuse("is not a regular file");
@@ -261,7 +243,7 @@ std::string read_text_file(const std::string& path, const std::string& what) {
   std::string text;
   std::array<char, 4096> part;
   for (;;) {
-    const ssize_t got = read(file.fd, part.data(), part.size());
+    const ssize_t got = read(file.get(), part.data(), part.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw refuse(fmt::format("cannot be read: {}", std::strerror(errno)));
     if (got == 0) break;

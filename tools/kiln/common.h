@@ -45,14 +45,14 @@ void add_common_options(CLI::App& app, Common& common);
 CLI::App* add_command(CLI::App& app, Common& common, Chosen& chosen, const std::string& name,
                       const std::string& summary, const std::string& examples, Run run);
 
-// --- output -------------------------------------------------------------------------------------
 void print(std::string_view text);     // stdout
 void print_json(const Json& value);    // stdout, indented, with a newline
 void note(std::string_view sentence);  // "kiln: ..." on stderr
 void warn(std::string_view sentence);  // "kiln: warning: ..." on stderr
 void report_failure(std::string_view sentence, std::string_view next_step);
 
-// --- store --------------------------------------------------------------------------------------
+inline constexpr std::string_view kInMemory = ":memory:";  // a store that ends with the command
+
 enum class StoreUse { read, write };
 
 // The store of this command line. Its warnings go to stderr, those of a later moment when it
@@ -80,7 +80,6 @@ bool store_file_exists(const Common& common);
 // " --db PATH" when the store was named on the command line, to be put into commands to type next.
 std::string db_argument(const Common& common);
 
-// --- names --------------------------------------------------------------------------------------
 // Unknown names fail with usage: the nearest known one, and the list.
 const templates::Op& resolve_op(const std::string& name);
 void resolve_ops(const std::vector<std::string>& names);

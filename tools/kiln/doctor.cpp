@@ -1,14 +1,12 @@
 // `kiln doctor`: everything that a slow or failing start may hang on, looked at without changing
-// anything: the store and its place, NVRTC and its builtins, the driver and the devices, the
+// any of it: the store and its place, NVRTC and its builtins, the driver and the devices, the
 // compile pool. A machine without a GPU is healthy: it can build, and the report says what it
 // cannot do.
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <charconv>
-#include <filesystem>
 #include <map>
 
+#include "cache/files.h"
 #include "jit/compiler.h"
 #include "tools/kiln/commands.h"
 #include "tools/kiln/table.h"
@@ -18,15 +16,13 @@
 namespace kiln::cli {
 namespace {
 
-namespace fs = std::filesystem;
-
-// --- store --------------------------------------------------------------------------------------
-
 struct StoreReport {
   cache::StorePlace place;
   bool exists = false;
   bool in_memory = false;
-  bool writable = false;  // by the permissions; doctor writes nothing
+  // By the permissions, without a try: doctor leaves the store as it is. All that it may write is
+  // one line in the store's .lock, by which the next who opens a damaged store puts it aside.
+  bool writable = false;
   cache::StoreInfo info;
   std::map<std::string, int64_t> decisions_by_class;
   std::vector<std::string> warnings;
@@ -35,28 +31,20 @@ struct StoreReport {
   bool sound() const { return writable && warnings.empty() && defects.empty(); }
 };
 
-// The file and its folder (for WAL and lock files), or the nearest folder that exists, may be
-// written.
-bool may_write(const fs::path& path) {
-  if (path == ":memory:") return false;  // what is decided there is lost
-  std::error_code ignored;
-  if (fs::exists(path, ignored) && access(path.c_str(), W_OK) != 0) return false;
-  fs::path folder = fs::absolute(path, ignored).parent_path();
-  while (!fs::exists(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
-  return fs::is_directory(folder, ignored) && access(folder.c_str(), W_OK) == 0;
-}
-
 StoreReport examine_store(const Common& common) {
   StoreReport report;
   report.place = store_place(common);
   report.exists = store_file_exists(common);
-  report.in_memory = report.place.path == ":memory:";
-  report.writable = may_write(report.place.path);
+  report.in_memory = report.place.path == kInMemory;
+  const std::string path = cache::absolute_path(report.place.path);
+  report.writable =
+      !report.in_memory &&  // what is decided there is lost
+      (report.exists ? cache::why_not_writable(path) == 0 : cache::why_not_creatable(path).empty());
   cache::StoreOptions options;
   options.path = common.db;
   options.pack = common.pack;
   options.mode = cache::StoreOptions::Mode::read_only;
-  if (!report.exists) options.path = ":memory:";  // a pack is still looked at
+  if (!report.exists) options.path = kInMemory;  // a pack is still looked at
   const std::unique_ptr<cache::Store> store = cache::Store::open(options);
   report.defects = store->check();
   for (const cache::DecisionRow& row : store->list_decisions()) {
@@ -112,8 +100,6 @@ void print_store(const StoreReport& report) {
   if (report.exists && report.sound()) print("           every row and checksum holds\n");
 }
 
-// --- compiler -----------------------------------------------------------------------------------
-
 struct CompilerReport {
   std::string version;  // "" when there is none
   std::string path;
@@ -121,15 +107,6 @@ struct CompilerReport {
   std::vector<int> ccs;
   std::vector<jit::NvrtcCandidate> candidates;
 };
-
-// 13 for a driver "13.0 (580.65)"; 0 when that is not known.
-int cuda_major(const runtime::DeviceList& list) {
-  if (list.devices.empty()) return 0;
-  const std::string& driver = list.devices.front().driver;
-  int major = 0;
-  std::from_chars(driver.data(), driver.data() + driver.size(), major);
-  return major;
-}
 
 CompilerReport examine_compiler(int driver_cuda_major) {
   CompilerReport report;
@@ -182,8 +159,6 @@ void print_compiler(const CompilerReport& report) {
   if (!table.empty()) print(table.text(11));
 }
 
-// --- devices ------------------------------------------------------------------------------------
-
 int64_t decisions_for(const runtime::DeviceInfo& info, const StoreReport& store) {
   const auto found = store.decisions_by_class.find(gpu_class_key(info.gpu));
   return found == store.decisions_by_class.end() ? 0 : found->second;
@@ -232,8 +207,6 @@ WorkerReport examine_worker() {
   }
 }
 
-// --- the whole ----------------------------------------------------------------------------------
-
 struct Abilities {
   bool build = false;   // NVRTC and a store that can be written
   bool tune = false;    // the same with a device and its worker
@@ -262,7 +235,8 @@ void print_abilities(const Abilities& can, bool has_device) {
 ExitCode run_doctor(const Common& common) {
   const StoreReport store = examine_store(common);
   const runtime::DeviceList devices = runtime::list_devices();
-  const CompilerReport compiler = examine_compiler(cuda_major(devices));
+  const CompilerReport compiler =
+      examine_compiler(devices.devices.empty() ? 0 : devices.devices.front().cuda_major);
   const WorkerReport worker = examine_worker();
   const jit::PoolSize pool = jit::pool_size();
 

@@ -25,8 +25,6 @@ struct ExplainArguments {
   std::string device;
 };
 
-// --- for which GPU ------------------------------------------------------------------------------
-
 struct Target {
   Gpu gpu;
   std::string label;
@@ -60,8 +58,6 @@ Target choose_target(const ExplainArguments& arguments, cache::Store& store) {
                 labels.empty() ? fmt::format("Known GPUs: {}.", joined(gpu_slugs()))
                                : fmt::format("GPUs in the store: {}.", joined(labels)));
 }
-
-// --- which bucket -------------------------------------------------------------------------------
 
 struct BucketQuestion {
   templates::Sizes bucket;
@@ -106,8 +102,6 @@ std::vector<BucketQuestion> bucket_questions(const templates::Op& op, const std:
   questions.push_back(std::move(question));
   return questions;
 }
-
-// --- the answer ---------------------------------------------------------------------------------
 
 Json binaries_json(cache::Store& store, const templates::Op& op, const templates::Sizes& fixed,
                    const runtime::Choice& choice, const Gpu& gpu) {
@@ -175,8 +169,6 @@ Json answer_json(cache::Store& store, const templates::Op& op, const templates::
           : misses_json(near_misses(store.list_decisions(), problem, gpu_class, kNearMisses));
   return answer;
 }
-
-// --- for people ---------------------------------------------------------------------------------
 
 std::string gain_text(const Json& answer) {
   if (answer["gain_over_default"].is_null()) {

@@ -42,7 +42,7 @@ constexpr const char* kEpilogue =
     "  KILN_JOBS        compiles at once, as --jobs\n"
     "  CUDA_HOME        a CUDA toolkit, searched for NVRTC\n"
     "  CUDA_PATH        another one\n"
-    "  LD_LIBRARY_PATH  folders searched for NVRTC and the driver first\n"
+    "  LD_LIBRARY_PATH  the loader's first folders; the newest NVRTC wins wherever it lies\n"
     "  XDG_CACHE_HOME   the user's cache folder, for the store\n"
     "  HOME             the user's folder, for a store in its .cache\n"
     "  TERM             \"dumb\": lines instead of a progress bar\n"
@@ -70,18 +70,14 @@ void describe(CLI::App& app, Common& common, Chosen& chosen) {
 void refuse_empty_values(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_expected_max() == 0) continue;  // a flag
-    const std::string type = option->get_type_name();
+    const std::string all = option->get_type_name();
+    const std::string type = all.substr(0, all.find(':'));  // without what checks add to it
     const auto refuse = [type](std::string& value) {
       return value.empty() ? fmt::format("the value is empty; expected {}.", type) : std::string();
     };
     option->transform(CLI::Validator(refuse, ""));  // goes before the option's other checks
   }
   for (CLI::App* command : app.get_subcommands(nullptr)) refuse_empty_values(*command);
-}
-
-std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
-  const std::string guess = nearest(word, known);
-  return guess.empty() ? "." : fmt::format("; did you mean \"{}\"?", guess);
 }
 
 bool is_option(const std::string& word) { return word.rfind('-', 0) == 0; }

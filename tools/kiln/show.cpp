@@ -28,8 +28,6 @@ struct ShowArguments {
   SourceArguments source_arguments;
 };
 
-// --- which problems -----------------------------------------------------------------------------
-
 // "ratio=2 num_tokens=256" or {"ratio": 2}: each named field of the shape or the bucket has that
 // value.
 using Fields = std::vector<std::pair<std::string, std::string>>;
@@ -70,8 +68,6 @@ bool matches(const cache::Problem& problem, const Fields& fields) {
     return (value.is_string() ? value.get<std::string>() : value.dump()) == field.second;
   });
 }
-
-// --- everything of one problem ------------------------------------------------------------------
 
 // A problem on a GPU class of which the store knows something.
 struct Subject {
@@ -263,8 +259,6 @@ Json evidence_json(cache::Store& store, const Evidence& evidence) {
   return result;
 }
 
-// --- for people ---------------------------------------------------------------------------------
-
 void print_more(size_t total, size_t shown) {
   if (total > shown) print(fmt::format("    ... and {} more; --all shows them\n", total - shown));
 }
@@ -388,8 +382,6 @@ void print_evidence(cache::Store& store, const Evidence& evidence, size_t limit)
   print_rejections(evidence);
   if (subject.decided) print_binaries(store, evidence);
 }
-
-// --- the op -------------------------------------------------------------------------------------
 
 std::string legal_values(const templates::Size& size) {
   if (size.kind == templates::SizeKind::derived) return "";

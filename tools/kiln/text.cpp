@@ -138,6 +138,11 @@ std::string nearest(std::string_view name, const std::vector<std::string>& known
   return best;
 }
 
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& known) {
+  const std::string guess = nearest(name, known);
+  return guess.empty() ? "." : fmt::format("; did you mean \"{}\"?", guess);
+}
+
 std::string joined(const std::vector<std::string>& items, std::string_view separator) {
   return fmt::format("{}", fmt::join(items, separator));
 }

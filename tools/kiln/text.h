@@ -30,6 +30,8 @@ void print_error(std::string_view text);
 
 // The known name that a typing mistake is most likely to have meant; "" when none is near.
 std::string nearest(std::string_view name, const std::vector<std::string>& known);
+// The end of a sentence about that name: "; did you mean \"ls\"?", or "." when none is near.
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& known);
 std::string joined(const std::vector<std::string>& items, std::string_view separator = ", ");
 
 }  // namespace kiln::cli

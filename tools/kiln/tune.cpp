@@ -33,8 +33,6 @@ struct TuneArguments {
 
 enum class Verb { tune, build };
 
-// --- where it runs ------------------------------------------------------------------------------
-
 std::vector<std::string> slugs_of(const std::vector<std::string>& names) {
   std::vector<std::string> slugs;
   for (const std::string& name : names) {
@@ -102,8 +100,6 @@ tuner::TuneOptions tune_options(const TuneArguments& arguments, const std::strin
   }
   return options;
 }
-
-// --- what came out ------------------------------------------------------------------------------
 
 // Problems without a winner are told apart by their state: "unsupported", "no memory", "failed:
 // ...".

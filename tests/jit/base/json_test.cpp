@@ -54,6 +54,13 @@ TEST(ParseJson, RefusesTrailingText) {
   EXPECT_EQ(error_of([] { parse_json("{} {}", "shape"); }).status, Status::invalid_argument);
 }
 
+TEST(ParseJson, RefusesANulByteAndWhatFollows) {
+  using namespace std::string_view_literals;
+  const Caught caught = error_of([] { parse_json("{}\0 {}"sv, "workload"); });
+  EXPECT_EQ(caught.status, Status::invalid_argument);
+  EXPECT_TRUE(caught.says("line 1, column 3: a NUL byte")) << caught.text;
+}
+
 TEST(ParseJson, RefusesEmptyText) {
   EXPECT_EQ(error_of([] { parse_json("", "shape"); }).status, Status::invalid_argument);
 }
