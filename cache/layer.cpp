@@ -318,6 +318,12 @@ bool Layer::uses_wal() {
   return opened_.wal;
 }
 
+bool Layer::has_kept_its_file() {
+  const std::lock_guard lock(mutex_);
+  if (is_in_memory() || !opened_.database || opened_.read_only) return !lost_file_;
+  return !lost_file_ && file_id(path_) == opened_.id;
+}
+
 void Layer::upgrade(std::vector<std::string>& warnings) {
   const std::lock_guard lock(mutex_);
   if (opened_.database != nullptr && !opened_.read_only) return;
@@ -356,6 +362,7 @@ void Layer::write(const Work& work, std::vector<std::string>& warnings) {
         return;
       }
     }
+    lost_file_ = true;
     opened_ = {};
   }
   throw Unusable(fmt::format("the store {} is replaced again and again", path_),

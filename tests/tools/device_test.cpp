@@ -222,6 +222,27 @@ TEST_F(ToyDevice, InterruptedTuneKeepsWhatWasFinishedAndIsResumed) {
   EXPECT_EQ(resumed.json()["problems"][1]["state"], "tuned") << resumed;
 }
 
+TEST_F(ToyDevice, StoreThatIsReplacedMeanwhileIsExitCodeSix) {
+  std::filesystem::copy_file(db(), path("other.db"));
+  set_space({testing::kToyDefault, testing::kToyFast, testing::kToyHang});
+  const pid_t pid = start({"tune", "--op", "toy"});
+  for (int i = 0; i < 6000 && decisions() == 0; ++i) std::this_thread::sleep_for(10ms);
+  for (const char* suffix : {"-wal", "-shm"}) std::filesystem::remove(db() + suffix);
+  std::filesystem::rename(path("other.db"), db());
+  const Result result = finish(pid);
+  EXPECT_EQ(result.code, code(ExitCode::store)) << result;
+  EXPECT_TRUE(contains(result.err, "was removed or replaced meanwhile")) << result;
+  EXPECT_FALSE(contains(result.out, "Next:")) << result;
+  EXPECT_EQ(decisions(), 1U);  // the second problem went into the file that is there now
+}
+
+TEST_F(ToyDevice, StoreOnADiskThatFillsUpIsExitCodeSix) {
+  most_file_bytes = 36 << 10;  // shared memory of 32 KiB fits, a log with a result does not
+  const Result result = run({"tune", "--op", "toy"});
+  EXPECT_EQ(result.code, code(ExitCode::store)) << result;
+  EXPECT_TRUE(contains(result.err, "were decided, but not kept")) << result;
+}
+
 TEST_F(ToyDevice, WorkerThatDiesWhileOpeningIsExitCodeOneWithTheReason) {
   environment["KILN_TOY_DIE"] = "open";
   for (const char* command : {"tune", "verify", "bench"}) {
