@@ -269,6 +269,12 @@ struct LayerRegistry {
   }
 };
 
+namespace {
+// Made before main(): a fork in the middle of making it would leave the child a guard that nobody
+// opens.
+[[maybe_unused]] const LayerRegistry& made_at_load = LayerRegistry::instance();
+}  // namespace
+
 void migrate_store(const std::string& path, Database& database, std::span<const Migration> steps) {
   try {
     migrate(database, steps);

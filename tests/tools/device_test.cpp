@@ -103,8 +103,9 @@ TEST_F(ToyDevice, WhatWasTunedIsListedShownAndExplained) {
 
   const Result explain = run({"explain", "toy", "--device", "cuda:0", "--json"});
   ASSERT_EQ(explain.code, 0) << explain;
-  ASSERT_EQ(explain.json()["buckets"].size(), 2U) << explain;
-  for (const Json& answer : explain.json()["buckets"]) {
+  const Json answers = explain.json()["buckets"];
+  ASSERT_EQ(answers.size(), 2U) << explain;
+  for (const Json& answer : answers) {
     EXPECT_EQ(answer["kind"], "measured");
     EXPECT_EQ(answer["verified"], "device");
     EXPECT_EQ(answer["gain_over_default"], 2.0);
@@ -159,7 +160,9 @@ TEST_F(ToyDevice, WhatCannotBeRunIsUnprovenAndUnmeasuredAndExitCodeOne) {
   EXPECT_TRUE(contains(bench.err, "was not measured: no memory")) << bench;
 
   const Result tuned = run({"tune", "--op", "toy", "--again", "--json"});
-  for (const Json& row : tuned.json()["problems"]) EXPECT_EQ(row["state"], "no memory") << tuned;
+  const Json rows = tuned.json()["problems"];
+  EXPECT_EQ(rows.size(), 2U) << tuned;
+  for (const Json& row : rows) EXPECT_EQ(row["state"], "no memory") << tuned;
 }
 
 TEST_F(ToyDevice, BenchTimesTheStoredConfigsBesideTheDefault) {
