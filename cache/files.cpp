@@ -166,6 +166,11 @@ int why_not_writable(const std::string& path) {
 }
 
 std::string why_not_creatable(const std::string& path) {
+  struct stat file;
+  // Links in a circle, or a name that is too long; what the folders lack is found below.
+  if (::stat(path.c_str(), &file) != 0 && errno != ENOENT && errno != ENOTDIR) {
+    return std::strerror(errno);
+  }
   // The nearest folder that exists decides.
   for (std::string folder = parent_of(path);; folder = parent_of(folder)) {
     struct stat status;

@@ -269,6 +269,12 @@ struct LayerRegistry {
   }
 };
 
+namespace {
+// Made before main(): a fork in the middle of making it would leave the child a guard that nobody
+// opens.
+[[maybe_unused]] const LayerRegistry& made_at_load = LayerRegistry::instance();
+}  // namespace
+
 void migrate_store(const std::string& path, Database& database, std::span<const Migration> steps) {
   try {
     migrate(database, steps);
@@ -318,6 +324,12 @@ bool Layer::uses_wal() {
   return opened_.wal;
 }
 
+bool Layer::has_kept_its_file() {
+  const std::lock_guard lock(mutex_);
+  if (is_in_memory() || !opened_.database || opened_.read_only) return !lost_file_;
+  return !lost_file_ && file_id(path_) == opened_.id;
+}
+
 void Layer::upgrade(std::vector<std::string>& warnings) {
   const std::lock_guard lock(mutex_);
   if (opened_.database != nullptr && !opened_.read_only) return;
@@ -356,6 +368,7 @@ void Layer::write(const Work& work, std::vector<std::string>& warnings) {
         return;
       }
     }
+    lost_file_ = true;
     opened_ = {};
   }
   throw Unusable(fmt::format("the store {} is replaced again and again", path_),

@@ -87,6 +87,8 @@ class Layer {
   bool is_in_memory() const { return path_ == ":memory:"; }
   std::optional<Unusable> why_read_only();  // nothing when it can be written
   bool uses_wal();
+  // False once the path was found to name another file than the one that was opened for writing.
+  bool has_kept_its_file();
 
  private:
   struct Opened {
@@ -123,6 +125,7 @@ class Layer {
   const pid_t process_ = ::getpid();
   std::mutex mutex_;  // guards what follows
   Opened opened_;
+  bool lost_file_ = false;
 
   friend struct LayerRegistry;
 };

@@ -196,6 +196,7 @@ class LayeredStore : public Store {
   std::shared_ptr<Layer> top_;                  // the writable one, null in a read-only store
   std::string path_;  // the file asked for, also when it could not be used
   std::string pack_;
+  std::string trouble_;  // as StoreInfo has it
   std::vector<std::string> warnings_;
   std::set<std::string> warned_;
   std::set<std::pair<Layer*, Hash128>> damaged_binaries_;
@@ -212,11 +213,13 @@ LayeredStore::LayeredStore(const StoreOptions& options) {
   const char* named = std::getenv("KILN_DB");
   const bool is_named = !options.path.empty() || (named != nullptr && *named != '\0');
   const bool nowhere = place.path == ":memory:" && !is_named;
+  const std::string no_place = "there is no place for the store: " + place.why +
+                               "; name a file on a local disk with KILN_DB or --db";
   if (options.mode == StoreOptions::Mode::read_only) {
+    if (nowhere) warn("memory", no_place);
     if (path_ != ":memory:") open_read_only(path_);
   } else if (nowhere) {
-    use_memory("there is no place for the store: " + place.why +
-               "; name a file on a local disk with KILN_DB or --db");
+    use_memory(no_place);
   } else if (path_ == ":memory:") {
     top_ = Layer::in_memory();
     layers_.push_back(top_);
@@ -235,6 +238,7 @@ LayeredStore::LayeredStore(const StoreOptions& options) {
 
 void LayeredStore::use_memory(std::string_view why) {
   warn("memory", fmt::format("{}. Results are kept in memory and lost at the end", why));
+  trouble_ = why;
   top_ = Layer::in_memory();
   layers_.insert(layers_.begin(), top_);
 }
@@ -309,12 +313,14 @@ void LayeredStore::add_read_layer(const std::string& path, std::string_view cons
     for (const std::string& sentence : happened) warn(sentence, sentence);
   } catch (const Unusable& error) {
     warn("read:" + path, fmt::format("{}. {}", with_remedy(path, error), consequence));
+    trouble_ = error.what();
   } catch (const SqliteError& error) {
     const Unusable unusable(
         fmt::format("{} {} ({})", path, error.is_corruption() ? "is damaged" : "cannot be read",
                     error.what()),
         "", error.is_corruption() ? Remedy::replace : Remedy::other_file);
     warn("read:" + path, fmt::format("{}. {}", with_remedy(path, unusable), consequence));
+    trouble_ = unusable.what();
   }
 }
 
@@ -325,6 +331,7 @@ void LayeredStore::warn(const std::string& key, const std::string& sentence) {
 
 void LayeredStore::note_damage(Layer& layer, std::string_view how, std::string_view consequence) {
   const std::string& path = layer.path();
+  trouble_ = fmt::format("{} is damaged", path);
   std::string next = replacement(path);
   if (path == pack_) {
     // Nobody writes a pack, so nobody would read a note about it.
@@ -398,6 +405,10 @@ StoreInfo LayeredStore::info() {
   info.pack = pack_;
   info.writable = top_ != nullptr;
   info.wal = top_ && top_->uses_wal();
+  info.trouble = trouble_;
+  if (top_ && info.trouble.empty() && !top_->has_kept_its_file()) {
+    info.trouble = fmt::format("the store {} was removed or replaced meanwhile", path_);
+  }
   if (!(top_ && top_->is_in_memory())) {
     for (const char* suffix : {"", "-wal"}) {
       info.file_bytes += std::max<int64_t>(0, side_file_bytes(info.path, suffix));

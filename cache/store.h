@@ -164,6 +164,9 @@ struct StoreInfo {
   std::string pack;  // read-only file, or ""
   bool writable = false;
   bool wal = false;
+  // Why something that was kept, or should have been, is not there for the next reader: a file that
+  // cannot be read, that was found damaged, or that was removed meanwhile. "" when all is well.
+  std::string trouble;
   int schema_version = kSchemaVersion;
   int64_t file_bytes = 0;
   int64_t decisions = 0;  // counts are over all layers

@@ -300,7 +300,7 @@ std::optional<cache::Decision> Search::standing_decision(const Job& job, Decisio
 
 // Stores the result and tells what was decided.
 void Search::keep(const Job& job, const cache::TuningResult& result, ProblemReport& report) {
-  if (!store_.put(result)) throw Abandoned{"failed: the store did not keep the result"};
+  if (!store_.put(result)) throw Abandoned{std::string(kNotStored)};
   const cache::Decision& decision = result.decision;
   report.winner = decision.config;
   report.kind = decision.kind;

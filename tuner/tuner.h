@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cache/store.h"
@@ -41,6 +42,9 @@ struct TuneOptions {
   // Set by Ctrl-C: the problem at hand is put in order, then tune() returns.
   const std::atomic<bool>* stop = nullptr;
 };
+
+// State of a problem that was decided, but not kept.
+inline constexpr std::string_view kNotStored = "failed: the store did not keep the result";
 
 // What happened to one problem: everything the closing table needs.
 struct ProblemReport {

@@ -64,10 +64,14 @@ kiln_options read_options(const kiln_options* options) {
          size, sizeof known);
   }
   std::memcpy(&known, options, std::min(size, sizeof known));
-  if (known.log_level < KILN_LOG_ERROR || known.log_level > KILN_LOG_DEBUG) {
+  // A C program may have put any number there, which must not be read as the enum.
+  int level = 0;
+  static_assert(sizeof level == sizeof known.log_level);
+  std::memcpy(&level, &known.log_level, sizeof level);
+  if (level < KILN_LOG_ERROR || level > KILN_LOG_DEBUG) {
     fail(Status::invalid_argument,
          "kiln_open: options->log_level is {}; it must be KILN_LOG_ERROR (0) to KILN_LOG_DEBUG (3)",
-         static_cast<int>(known.log_level));
+         level);
   }
   return known;
 }

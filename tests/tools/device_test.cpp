@@ -103,8 +103,9 @@ TEST_F(ToyDevice, WhatWasTunedIsListedShownAndExplained) {
 
   const Result explain = run({"explain", "toy", "--device", "cuda:0", "--json"});
   ASSERT_EQ(explain.code, 0) << explain;
-  ASSERT_EQ(explain.json()["buckets"].size(), 2U) << explain;
-  for (const Json& answer : explain.json()["buckets"]) {
+  const Json answers = explain.json()["buckets"];
+  ASSERT_EQ(answers.size(), 2U) << explain;
+  for (const Json& answer : answers) {
     EXPECT_EQ(answer["kind"], "measured");
     EXPECT_EQ(answer["verified"], "device");
     EXPECT_EQ(answer["gain_over_default"], 2.0);
@@ -159,7 +160,9 @@ TEST_F(ToyDevice, WhatCannotBeRunIsUnprovenAndUnmeasuredAndExitCodeOne) {
   EXPECT_TRUE(contains(bench.err, "was not measured: no memory")) << bench;
 
   const Result tuned = run({"tune", "--op", "toy", "--again", "--json"});
-  for (const Json& row : tuned.json()["problems"]) EXPECT_EQ(row["state"], "no memory") << tuned;
+  const Json rows = tuned.json()["problems"];
+  EXPECT_EQ(rows.size(), 2U) << tuned;
+  for (const Json& row : rows) EXPECT_EQ(row["state"], "no memory") << tuned;
 }
 
 TEST_F(ToyDevice, BenchTimesTheStoredConfigsBesideTheDefault) {
@@ -220,6 +223,27 @@ TEST_F(ToyDevice, InterruptedTuneKeepsWhatWasFinishedAndIsResumed) {
   EXPECT_EQ(resumed.code, 0) << resumed;
   EXPECT_EQ(resumed.json()["problems"][0]["state"], "kept") << resumed;
   EXPECT_EQ(resumed.json()["problems"][1]["state"], "tuned") << resumed;
+}
+
+TEST_F(ToyDevice, StoreThatIsReplacedMeanwhileIsExitCodeSix) {
+  std::filesystem::copy_file(db(), path("other.db"));
+  set_space({testing::kToyDefault, testing::kToyFast, testing::kToyHang});
+  const pid_t pid = start({"tune", "--op", "toy"});
+  for (int i = 0; i < 6000 && decisions() == 0; ++i) std::this_thread::sleep_for(10ms);
+  for (const char* suffix : {"-wal", "-shm"}) std::filesystem::remove(db() + suffix);
+  std::filesystem::rename(path("other.db"), db());
+  const Result result = finish(pid);
+  EXPECT_EQ(result.code, code(ExitCode::store)) << result;
+  EXPECT_TRUE(contains(result.err, "was removed or replaced meanwhile")) << result;
+  EXPECT_FALSE(contains(result.out, "Next:")) << result;
+  EXPECT_EQ(decisions(), 1U);  // the second problem went into the file that is there now
+}
+
+TEST_F(ToyDevice, StoreOnADiskThatFillsUpIsExitCodeSix) {
+  most_file_bytes = 36 << 10;  // shared memory of 32 KiB fits, a log with a result does not
+  const Result result = run({"tune", "--op", "toy"});
+  EXPECT_EQ(result.code, code(ExitCode::store)) << result;
+  EXPECT_TRUE(contains(result.err, "were decided, but not kept")) << result;
 }
 
 TEST_F(ToyDevice, WorkerThatDiesWhileOpeningIsExitCodeOneWithTheReason) {

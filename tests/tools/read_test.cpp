@@ -154,7 +154,7 @@ TEST_F(LsCommand, PackIsReadUnderTheStore) {
 TEST_F(LsCommand, DamagedFileIsAWarningAndStdoutStaysJson) {
   write_file("kiln.db", std::string(8192, 'x'));
   const Result result = run({"ls", "--json"});
-  EXPECT_EQ(result.code, 0) << result;
+  EXPECT_EQ(result.code, code(ExitCode::store)) << result;
   EXPECT_EQ(result.json(), Json::array());
   EXPECT_TRUE(contains(result.err, "kiln: warning: ")) << result;
 }

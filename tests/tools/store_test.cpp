@@ -46,11 +46,37 @@ TEST_F(StoreFile, WhatNeverWasAStoreIsLeftAloneByWritersToo) {
   for (const char* command : {"build", "ls", "doctor"}) {
     const Result result = run({command});
     EXPECT_NE((result.out + result.err).find("not an SQLite file"), std::string::npos) << result;
-    const bool needs_store = command != std::string("ls");
-    EXPECT_EQ(result.code, code(needs_store ? ExitCode::store : ExitCode::ok)) << result;
+    EXPECT_EQ(result.code, code(ExitCode::store)) << result;
     EXPECT_EQ(bytes(), "my notes\n");
   }
   EXPECT_EQ(files_put_aside(), 0);
+}
+
+TEST_F(StoreFile, WhatCannotBeReadIsNotAnEmptyAnswer) {
+  write_file("kiln.db", "my notes\n");
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"ls", "--json"}, {"show", "combine_topk_swa", "--json"}}) {
+    const Result result = run(command);
+    EXPECT_EQ(result.code, code(ExitCode::store)) << result;
+    EXPECT_NE(result.err.find("not an SQLite file"), std::string::npos) << result;
+    EXPECT_NO_THROW(result.json());
+  }
+}
+
+TEST_F(StoreFile, ReaderWithoutAPlaceForTheStoreIsTold) {
+  environment.erase("KILN_DB");
+  environment.erase("HOME");
+  environment.erase("XDG_CACHE_HOME");
+  const Result result = run({"ls", "--json"});
+  EXPECT_EQ(result.code, 0) << result;
+  EXPECT_NE(result.err.find("there is no place for the store"), std::string::npos) << result;
+}
+
+TEST_F(StoreFile, DoctorSaysThatALinkInACircleCannotBeMade) {
+  std::filesystem::create_symlink(db(), db());
+  const Result result = run({"doctor"});
+  EXPECT_EQ(result.code, code(ExitCode::store)) << result;
+  EXPECT_NE(result.out.find("CANNOT BE WRITTEN"), std::string::npos) << result;
 }
 
 }  // namespace

@@ -113,8 +113,10 @@ TEST_F(BuildCommand, SecondInterruptEndsAtOnce) {
     std::this_thread::sleep_for(10ms);
   }
   std::this_thread::sleep_for(200ms);
+  kill(pid, SIGSTOP);  // so that it does not end between the two
   kill(pid, SIGINT);
   kill(pid, SIGTERM);  // another signal, since two of one kind may arrive as one
+  kill(pid, SIGCONT);
   const Result result = finish(pid);
   EXPECT_EQ(result.code, code(ExitCode::interrupted)) << result;
   EXPECT_EQ(result.out, "") << "it went on to the closing table\n" << result;

@@ -32,7 +32,7 @@ class FakeDriver : public ::testing::Test {
     made->key = hash_text(entry);
     made->arch = "sm_80";
     made->entry = entry;
-    made->image = fake::make_cubin(80, {{.name = entry}});
+    made->image = fake::make_cubin(80, {{.name = entry, .param_bytes = 8}});
     return made;
   }
   static std::map<std::string, BinaryPtr> tools() {

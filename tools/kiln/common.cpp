@@ -104,6 +104,21 @@ OpenStore::OpenStore(const Common& common, StoreUse use) {
 
 OpenStore::~OpenStore() { report_warnings(); }
 
+void OpenStore::require_sound() {
+  report_warnings();
+  const std::string trouble = store_->info().trouble;
+  if (trouble.empty()) return;
+  throw Failure(ExitCode::store,
+                fmt::format("what this command found out may be lost: {}.", trouble),
+                "Keep other programs off that file and run the same command again; `kiln doctor` "
+                "checks the store.");
+}
+
+ExitCode OpenStore::code_of_reading() {
+  report_warnings();
+  return store_->info().trouble.empty() ? ExitCode::ok : ExitCode::store;
+}
+
 void OpenStore::report_warnings() {
   const std::vector<std::string> warnings = store_->warnings();
   for (; reported_ < warnings.size(); ++reported_) warn(warnings[reported_]);

@@ -67,6 +67,11 @@ class OpenStore {
   cache::Store& operator*() { return *store_; }
   cache::Store* operator->() { return store_.get(); }
 
+  // After the work of a command that writes: fails when what was written is not there.
+  void require_sound();
+  // Of a command that only reads: `store` when the store could not be read to the end.
+  ExitCode code_of_reading();
+
  private:
   void report_warnings();
 

@@ -97,6 +97,11 @@ void print_store(const StoreReport& report) {
     print(fmt::format("           warning: {}\n", warning));
   for (const std::string& defect : report.defects)
     print(fmt::format("           DEFECT: {}\n", defect));
+  if (!report.defects.empty()) {
+    print(
+        "           records that do not hold are not used; `kiln tune` or `kiln build` makes "
+        "them anew\n");
+  }
   if (report.exists && report.sound()) print("           every row and checksum holds\n");
 }
 

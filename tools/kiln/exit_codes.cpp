@@ -11,8 +11,8 @@ constexpr ExitCodeRow kExitCodes[] = {
     {ExitCode::no_device, "no CUDA driver, no device, or not the device that was named"},
     {ExitCode::no_compiler, "NVRTC is missing or unusable"},
     {ExitCode::not_verified, "verify: a stored config computes something else than its oracle"},
-    {ExitCode::store, "the store cannot be written, is in memory, or is damaged"},
-    {ExitCode::interrupted, "interrupted by Ctrl-C; what was finished is stored"},
+    {ExitCode::store, "the store cannot be read or written, is in memory, or is damaged"},
+    {ExitCode::interrupted, "interrupted by Ctrl-C or SIGTERM; what was finished is stored"},
 };
 
 }  // namespace

@@ -54,9 +54,11 @@ void InterruptGuard::watch() {
   while (true) {
     if (poll(descriptors, 2, -1) < 0) continue;
     if (descriptors[1].revents != 0) return;
-    signalfd_siginfo info;
-    if (read(signals_, &info, sizeof info) != sizeof info) continue;
-    if (stop_requested_.exchange(true)) _exit(static_cast<int>(ExitCode::interrupted));
+    signalfd_siginfo infos[2];  // both at once when both are waiting
+    const ssize_t got = read(signals_, infos, sizeof infos);
+    if (got < static_cast<ssize_t>(sizeof infos[0])) continue;
+    const bool is_second = stop_requested_.exchange(true) || got == sizeof infos;
+    if (is_second) _exit(static_cast<int>(ExitCode::interrupted));
     print_error(fmt::format(
         "\nkiln: stopping as soon as the problem at hand is stored; Ctrl-C again ends at "
         "once.\n"));

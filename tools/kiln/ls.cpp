@@ -62,7 +62,7 @@ ExitCode run_ls(const LsOptions& options, const Common& common) {
   } else if (!rows.empty()) {
     print_rows(rows);
   }
-  return ExitCode::ok;
+  return store.code_of_reading();
 }
 
 }  // namespace

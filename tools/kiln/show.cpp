@@ -437,7 +437,7 @@ ExitCode run_show(const ShowArguments& arguments, const Common& common) {
                 {"version", op.version},
                 {"summary", op.summary},
                 {"problems", problems}});
-    return ExitCode::ok;
+    return store.code_of_reading();
   }
   print_op(op);
   if (subjects.empty()) {
@@ -446,7 +446,7 @@ ExitCode run_show(const ShowArguments& arguments, const Common& common) {
   for (const Subject& subject : subjects) {
     print_evidence(*store, gather(*store, subject), arguments.all ? SIZE_MAX : kShownRows);
   }
-  return ExitCode::ok;
+  return store.code_of_reading();
 }
 
 }  // namespace

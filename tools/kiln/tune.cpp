@@ -154,8 +154,9 @@ struct Tally {
   size_t tuned = 0;
   size_t kept = 0;
   size_t failed = 0;
-  size_t partial = 0;  // decided among what the budget allowed
-  size_t other = 0;    // stopped, out of budget, or nothing that this GPU can do
+  size_t not_stored = 0;  // of those that failed
+  size_t partial = 0;     // decided among what the budget allowed
+  size_t other = 0;       // stopped, out of budget, or nothing that this GPU can do
 };
 
 Tally tally_of(const tuner::TuneReport& report) {
@@ -169,6 +170,7 @@ Tally tally_of(const tuner::TuneReport& report) {
       ++tally.kept;
     } else if (problem.state.rfind("failed", 0) == 0) {
       ++tally.failed;
+      if (problem.state == tuner::kNotStored) ++tally.not_stored;
     } else {
       ++tally.other;
     }
@@ -176,13 +178,19 @@ Tally tally_of(const tuner::TuneReport& report) {
   return tally;
 }
 
-ExitCode say_how_it_ended(const tuner::TuneReport& report) {
+ExitCode say_how_it_ended(const tuner::TuneReport& report, OpenStore& store) {
   const Tally tally = tally_of(report);
   note(
       fmt::format("{} problems in {}: {} decided now, {} in part, {} kept from before, {} "
                   "failed, {} left.",
                   report.problems.size(), seconds_text(report.wall_s), tally.tuned, tally.partial,
                   tally.kept, tally.failed, tally.other));
+  store.require_sound();
+  if (tally.not_stored > 0) {
+    throw Failure(ExitCode::store,
+                  fmt::format("{} problems were decided, but not kept.", tally.not_stored),
+                  "The warnings say why; `--db PATH` or KILN_DB names another file.");
+  }
   if (report.end == tuner::TuneReport::End::stopped) {
     note("stopped; what was finished is stored. Run the same command again to resume.");
     return ExitCode::interrupted;
@@ -225,9 +233,9 @@ ExitCode run_tune(const TuneArguments& arguments, const Common& common, Verb ver
   } else {
     print_winners(report);
     print_rejections(report);
-    print_next_steps(report, options, common);
+    if (store->info().trouble.empty()) print_next_steps(report, options, common);
   }
-  return say_how_it_ended(report);
+  return say_how_it_ended(report, store);
 }
 
 void add_shared_options(CLI::App& command, TuneArguments& arguments) {
@@ -241,7 +249,10 @@ void add_shared_options(CLI::App& command, TuneArguments& arguments) {
                   "JSON of ops, shapes and sizes, as for kiln_prepare; - for standard input "
                   "(default: the model's)")
       ->type_name("FILE");
-  command.add_option("--budget", arguments.budget, "Time to spend: 30s, 5m, 1h")->type_name("TIME");
+  command
+      .add_option("--budget", arguments.budget,
+                  "Time to spend: 30s, 5m, 1h30m; a bare number is seconds")
+      ->type_name("TIME");
   command.add_option("--limits", arguments.limits, "Measure as this GPU would have to run it")
       ->type_name("SLUG");
   command.add_flag("--again", arguments.again, "Decide anew what has been decided before");

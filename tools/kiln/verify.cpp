@@ -83,6 +83,7 @@ ExitCode run_verify(const VerifyArguments& arguments, const Common& common) {
                   "`kiln tune` makes them here, `kiln build --gpu SLUG` elsewhere; `kiln ls` shows "
                   "which GPUs the store knows.");
   }
+  store.require_sound();
   const int64_t failed = count_of(rows, tuner::VerifyOutcome::failed);
   const int64_t unproven = count_of(rows, tuner::VerifyOutcome::unproven);
   if (failed > 0) {
