@@ -32,6 +32,10 @@ int cuda_ordinal(std::string_view id) {
 
 }  // namespace
 
+std::string driver_text(const DeviceInfo& info) {
+  return info.driver.empty() ? "no driver" : "driver " + info.driver;
+}
+
 std::unique_ptr<Device> Device::open(std::string_view id) {
   if (id.starts_with(kSimPrefix)) return open_simulator(id.substr(kSimPrefix.size()));
   return cuda::open_device(cuda_ordinal(id));

@@ -54,12 +54,14 @@ enum class Timing { real, none };  // none: the simulator executes, but has no c
 struct DeviceInfo {
   std::string id;      // "cuda:0"
   std::string name;    // "NVIDIA A100-SXM4-80GB"
-  std::string driver;  // "12.4 (550.54)", what is known
+  std::string driver;  // "12.4 (550.54)", what is known; "" for the simulator
   int cuda_major = 0;  // 12 for that driver, what jit::Compiler::load wants to know; 0: not known
   Gpu gpu;             // the table's row when one matches, with the limits the driver reports
   std::string match;   // slug of the matching row, or ""
   Timing timing = Timing::real;
 };
+
+std::string driver_text(const DeviceInfo& info);  // "driver 12.4 (550.54)", "no driver"
 
 // What the card does right now, for throwing away throttled rounds.
 struct DeviceCondition {
@@ -75,8 +77,8 @@ class Graph {
 
 class Device {
  public:
-  // "cuda:N" or "sim:SLUG". Fails with no_driver, not_found (and the list of devices) or unsupported (cc
-  // below 8.0).
+  // "cuda:N" or "sim:SLUG". Fails with no_driver, not_found (and the list of devices) or
+  // unsupported (cc below 8.0).
   static std::unique_ptr<Device> open(std::string_view id);
   virtual ~Device() = default;
 

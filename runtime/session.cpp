@@ -305,8 +305,8 @@ class Session::Preparation {
     std::string line = fmt::format("{} {} {}: {} config, {}", shape.op.name, shape.text, bucket,
                                    cache::kind_name(choice.kind), choice.reason);
     if (!session_.reasons_logged_.insert(line).second) return;
-    const bool is_refusal = !choice.refused.empty() ||
-                            (choice.kind == DecisionKind::fallback && choice.has_decision);
+    const bool is_refusal =
+        !choice.refused.empty() || (choice.kind == DecisionKind::fallback && choice.has_decision);
     reasons_.emplace_back(is_refusal ? KILN_LOG_WARNING : KILN_LOG_INFO, std::move(line));
   }
 
@@ -349,12 +349,13 @@ Session::Session(const SessionOptions& options)
     : log_(options.log),
       timing_(options.timing),
       device_(Device::open(options.device)),
+      memory_(std::make_unique<SessionMemory>(*device_)),
       store_(cache::Store::open(store_options(options))),
       workshop_(std::make_unique<Workshop>(*device_, *store_, log_, counters_)) {
   const DeviceInfo& info = device_->info();
   const cache::StoreInfo store = store_->info();
-  log_.line(KILN_LOG_INFO, "{} is {} ({}), driver {}; store {}: {} decisions, {} binaries", info.id,
-            info.name, info.match.empty() ? "not in the GPU table" : info.match, info.driver,
+  log_.line(KILN_LOG_INFO, "{} is {} ({}), {}; store {}: {} decisions, {} binaries", info.id,
+            info.name, info.match.empty() ? "not in the GPU table" : info.match, driver_text(info),
             store_text(store), store.decisions, store.binaries);
   workshop_->log_store_warnings();
 }

@@ -23,6 +23,7 @@
 #include "runtime/device.h"
 #include "runtime/log.h"
 #include "runtime/served_shape.h"
+#include "runtime/session_memory.h"
 #include "runtime/workload.h"
 #include "runtime/workshop.h"
 
@@ -61,6 +62,7 @@ class Session {
   Digests digests() const;
 
   Device& device() { return *device_; }
+  SessionMemory& memory() { return *memory_; }
 
  private:
   enum class State { open, sealed };
@@ -84,6 +86,7 @@ class Session {
   const Log log_;
   const RunTiming timing_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<SessionMemory> memory_;
   std::unique_ptr<cache::Store> store_;
   Counters counters_;
   std::unique_ptr<Workshop> workshop_;

@@ -17,8 +17,8 @@ constexpr const char* kFile = "libkiln_sim.so";
 
 using OpenFunction = Device* (*)(const sim::SimOptions*);
 
-// Beside the file that holds this code (libkiln.so, or a program with the library inside), and where
-// the build and the installation put libraries from there.
+// Beside the file that holds this code (libkiln.so, or a program with the library inside), and
+// where the build and the installation put libraries from there.
 std::vector<std::filesystem::path> places() {
   Dl_info info{};
   std::vector<std::filesystem::path> result;

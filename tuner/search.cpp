@@ -13,6 +13,7 @@
 #include "tuner/candidates.h"
 #include "tuner/decide.h"
 #include "tuner/device_worker.h"
+#include "tuner/prover.h"
 #include "tuner/tuner.h"
 
 namespace kiln::tuner {
@@ -119,6 +120,7 @@ class Search {
   const TuneOptions& options_;
   Binaries binaries_;
   std::unique_ptr<DeviceWorker> worker_;
+  std::optional<Prover> prover_;
   double start_s_ = now_s();
   double problem_start_s_ = 0;
   double problem_deadline_s_ = 0;
@@ -184,10 +186,12 @@ void Search::open_device() {
                        .log = options_.log};
   worker_ = std::make_unique<DeviceWorker>(std::move(worker));
   const runtime::DeviceInfo& info = worker_->info();
-  log(fmt::format("{}: {}, driver {}, at most {:.1f} GiB of scratch memory", info.id, info.name,
-                  info.driver, static_cast<double>(worker_->memory_bytes()) / (1 << 30)));
+  log(fmt::format("{}: {}, {}, at most {:.1f} GiB of scratch memory", info.id, info.name,
+                  runtime::driver_text(info),
+                  static_cast<double>(worker_->memory_bytes()) / (1 << 30)));
   binaries_.serve_driver(info.cuda_major);
   worker_->set_tools(binaries_.tools(info.gpu.arch()));
+  prover_.emplace(*worker_, binaries_);
 }
 
 void Search::add_jobs(const runtime::WorkloadItem& item, const Target& target,
@@ -521,8 +525,6 @@ void Search::rank(const Job& job, const std::vector<Entrant>& field, ProblemRepo
 std::vector<Search::Entrant> Search::verified_entrants(const Job& job,
                                                        const std::vector<const Candidate*>& order,
                                                        const Case& typical, ProblemReport& report) {
-  const std::vector<Case> cases = job.kit->verify_cases(job.fixed, job.bucket);
-  const BinaryPtr oracle = binaries_.oracle(*job.kit, job.fixed, job.target.device.arch());
   const double verify_until_s =
       problem_start_s_ + kVerifyShare * (problem_deadline_s_ - problem_start_s_);
   const Sizes sizes = templates::with_derived(*job.op, typical.sizes);
@@ -537,7 +539,7 @@ std::vector<Search::Entrant> Search::verified_entrants(const Job& job,
     }
     const Candidate& candidate = *order[i];
     const RunVerdict verdict =
-        worker_->verify(plan_work(*job.op, job.fixed, job.target, candidate), oracle, cases);
+        prover_->prove(plan_work(*job.op, job.fixed, job.target, candidate), job.bucket);
     switch (verdict.outcome) {
       case Outcome::passed:
         entrants.push_back({.candidate = &candidate, .proof = verdict});

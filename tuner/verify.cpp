@@ -5,6 +5,7 @@
 #include "runtime/plan_record.h"
 #include "tuner/binaries.h"
 #include "tuner/device_worker.h"
+#include "tuner/prover.h"
 #include "tuner/tuner.h"
 
 namespace kiln::tuner {
@@ -95,6 +96,7 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
                                     ? cache::Verified::simulator
                                     : cache::Verified::device;
 
+  Prover prover(worker, binaries);
   std::vector<VerifyRow> rows;
   for (const cache::DecisionRow& stored : store.list_decisions()) {
     const cache::Decision& decision = stored.decision;
@@ -104,10 +106,7 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
     VerifyRow row{.problem = decision.problem, .config = decision.config};
     try {
       const Proof proof = proof_of(store, binaries, decision, gpu);
-      const Kit& kit = templates::require_kit(*proof.op);
-      const RunVerdict verdict =
-          worker.verify(proof.work, binaries.oracle(kit, proof.fixed, gpu.arch()),
-                        kit.verify_cases(proof.fixed, proof.bucket));
+      const RunVerdict verdict = prover.prove(proof.work, proof.bucket);
       row.passed = verdict.outcome == Outcome::passed;
       row.detail = row.passed
                        ? verdict.detail
@@ -116,16 +115,15 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
           verdict.outcome == Outcome::harness || verdict.outcome == Outcome::no_memory;
       if (!says_nothing) {
         row.outcome = row.passed ? VerifyOutcome::passed : VerifyOutcome::failed;
-        store.put_verification(
-            {.plan = proof.record.id,
-             .problem = decision.problem,
-             .by = level,
-             .passed = row.passed,
-             .detail = row.detail,
-             .tolerance = proof.op->tolerance.text(),
-             .worst_error = verdict.worst_error,
-             .card = worker.info().name,
-             .driver = worker.info().driver});
+        store.put_verification({.plan = proof.record.id,
+                                .problem = decision.problem,
+                                .by = level,
+                                .passed = row.passed,
+                                .detail = row.detail,
+                                .tolerance = proof.op->tolerance.text(),
+                                .worst_error = verdict.worst_error,
+                                .card = worker.info().name,
+                                .driver = worker.info().driver});
       }
     } catch (const Error& error) {
       row.detail = error.what();

@@ -137,14 +137,14 @@ RunnablePlan Worker::load_plan(const Json& plan) {
     fail(Status::internal, "{}: {} binaries came for a plan of {} kernels", op.name,
          binaries.size(), launches.kernels.size());
   }
-  const runtime::KernelSubject subject{.op = &op,
-                                       .fixed = ints_from_json(plan.at("fixed")),
-                                       .config = plan.at("config").dump()};
+  const runtime::KernelSubject subject{
+      .op = &op, .fixed = ints_from_json(plan.at("fixed")), .config = plan.at("config").dump()};
   RunnablePlan runnable{.kernels = {}, .workspace_bytes = launches.workspace_bytes};
   for (size_t i = 0; i < launches.kernels.size(); ++i) {
     const templates::KernelLaunch& launch = launches.kernels[i];
     runnable.kernels.push_back(
-        {launch.entry, load(binaries[i], launch.threads, plan.at("smem_bytes")[i].get<int64_t>(), subject),
+        {launch.entry,
+         load(binaries[i], launch.threads, plan.at("smem_bytes")[i].get<int64_t>(), subject),
          launch.grid_x, launch.grid_y, launch.grid_z});
   }
   return runnable;
@@ -154,7 +154,8 @@ RunnablePlan Worker::load_oracle(const Kit& kit, const Sizes& fixed, const std::
   const templates::KernelLaunch launch = kit.oracle(fixed);
   RunnablePlan runnable;
   const runtime::KernelSubject subject{.op = kit.op, .fixed = fixed, .config = "the oracle"};
-  runnable.kernels.push_back({launch.entry, load(key, launch.threads, launch.dynamic_smem_bytes, subject),
+  runnable.kernels.push_back({launch.entry,
+                              load(key, launch.threads, launch.dynamic_smem_bytes, subject),
                               launch.grid_x, launch.grid_y, launch.grid_z});
   return runnable;
 }

@@ -32,7 +32,8 @@ struct Gpu {
   int boost_mhz = 0;            // evidence for the model, not part of the class
   int fp32_fma_per_clk_sm = 0;
   int bf16_mma_fma_per_clk_sm = 0;  // bf16 inputs, fp32 accumulation
-  std::string isa;                  // "compute_80" of a simulated GPU, which runs PTX; "" of a real one
+  // "compute_80" of a simulated GPU, which runs PTX; "" of a real one
+  std::string isa;
 
   int cc() const { return cc_major * 10 + cc_minor; }  // 80, 86, 90
   std::string arch() const;                            // "sm_80", or the isa

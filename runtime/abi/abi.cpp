@@ -272,6 +272,42 @@ kiln_status kiln_get_digests(kiln_session* session, kiln_digests* digests) {
   });
 }
 
+kiln_status kiln_memory_allocate(kiln_session* session, size_t bytes, void** memory) {
+  if (memory != nullptr) *memory = nullptr;
+  return guarded([&] {
+    require_pointer(memory, "kiln_memory_allocate", "memory");
+    *memory = kiln::runtime::require_session(session).memory().allocate(bytes);
+  });
+}
+
+kiln_status kiln_memory_free(kiln_session* session, void* memory) {
+  return guarded([&] { kiln::runtime::require_session(session).memory().free(memory); });
+}
+
+kiln_status kiln_memory_write(kiln_session* session, void* memory, const void* from, size_t bytes) {
+  return guarded([&] {
+    Session& open = kiln::runtime::require_session(session);
+    if (bytes == 0) return;
+    require_pointer(memory, "kiln_memory_write", "memory");
+    require_pointer(from, "kiln_memory_write", "from");
+    open.memory().write(memory, from, bytes);
+  });
+}
+
+kiln_status kiln_memory_read(kiln_session* session, void* to, const void* memory, size_t bytes) {
+  return guarded([&] {
+    Session& open = kiln::runtime::require_session(session);
+    if (bytes == 0) return;
+    require_pointer(to, "kiln_memory_read", "to");
+    require_pointer(memory, "kiln_memory_read", "memory");
+    open.memory().read(to, memory, bytes);
+  });
+}
+
+kiln_status kiln_synchronize(kiln_session* session, void* stream) {
+  return guarded([&] { kiln::runtime::require_session(session).device().synchronize(stream); });
+}
+
 kiln_status kiln_abi_hash(uint8_t hash[16]) {
   return guarded([&] {
     require_pointer(hash, "kiln_abi_hash", "hash");

@@ -115,7 +115,7 @@ typedef enum kiln_log_level {
 typedef void (*kiln_log_fn)(void *user, kiln_log_level level, const char *line);
 
 typedef struct kiln_options {
-  size_t size;        /* sizeof(kiln_options) */
+  size_t size; /* sizeof(kiln_options) */
   /* "cuda:0" (default when NULL), "cuda:N"; "sim:SLUG": that GPU, simulated on this host */
   const char *device;
   /* file of decisions and binaries; NULL: KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db; ":memory:"
@@ -238,6 +238,32 @@ typedef struct kiln_digests {
   uint8_t numerics[16];
 } kiln_digests;
 KILN_API kiln_status kiln_get_digests(kiln_session *session, kiln_digests *digests);
+
+/* Memory of the session's device, the same way on a GPU and on a simulated one: for examples, tests
+ * and tools. An op takes any memory that its device can reach, so a server that has its own
+ * allocator needs none of these. All may be called from any thread, and while a stream is captured;
+ * none waits for a stream: kiln_synchronize first with the one whose work is read or overwritten.
+ *
+ * bytes: at least 1. memory: receives the address, aligned to 256 bytes; NULL on failure. The
+ * contents are not initialised. Freed by kiln_memory_free, else by kiln_close.
+ * KILN_OUT_OF_MEMORY, KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR. */
+KILN_API kiln_status kiln_memory_allocate(kiln_session *session, size_t bytes, void **memory);
+
+/* memory: what kiln_memory_allocate gave, or NULL. Finish the work that uses it first.
+ * KILN_INVALID_ARGUMENT for any other address. */
+KILN_API kiln_status kiln_memory_free(kiln_session *session, void *memory);
+
+/* Copies from the host to the device and back; finished on return. memory: any address inside an
+ * allocation of this session that holds these bytes from there (KILN_INVALID_ARGUMENT else). */
+KILN_API kiln_status kiln_memory_write(kiln_session *session, void *memory, const void *from,
+                                       size_t bytes);
+KILN_API kiln_status kiln_memory_read(kiln_session *session, void *to, const void *memory,
+                                      size_t bytes);
+
+/* Waits for the work of one stream of the session's device. stream: a CUstream, NULL for the
+ * default stream. KILN_DRIVER_ERROR: a kernel failed (the sentence says what, on a simulated GPU
+ * with the line of the source), or the stream is being captured. */
+KILN_API kiln_status kiln_synchronize(kiln_session *session, void *stream);
 
 /* Hash of the op structs and versions that this library was built with, 16 bytes: compare it with
  * that of the process you talk to. */

@@ -18,9 +18,9 @@ namespace kiln::runtime::sim {
 namespace {
 
 // What the driver would answer; the text says more.
-constexpr int kLaunchFailed = 719;      // CUDA_ERROR_LAUNCH_FAILED
-constexpr int kOutOfResources = 701;    // CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
-constexpr int kInvalidValue = 1;        // CUDA_ERROR_INVALID_VALUE
+constexpr int kLaunchFailed = 719;    // CUDA_ERROR_LAUNCH_FAILED
+constexpr int kOutOfResources = 701;  // CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+constexpr int kInvalidValue = 1;      // CUDA_ERROR_INVALID_VALUE
 
 // One image; its variables live in the arena.
 struct LoadedModule {
@@ -125,7 +125,6 @@ SimDevice::SimDevice(const SimOptions& options)
       arena_(options.gpu.dram_bytes, options.checking == Checking::on ? Marks::on : Marks::off) {
   info_.id = "sim:" + options.gpu.slug;
   info_.name = fmt::format("simulated {}", options.gpu.name);
-  info_.driver = "simulator";
   info_.gpu = options.gpu;
   info_.gpu.isa = "compute_80";
   info_.match = options.gpu.slug;
@@ -147,7 +146,8 @@ void SimDevice::place_variables(LoadedModule& loaded) {
     const DevicePtr address = arena_.allocate(std::max<int64_t>(variable.bytes, 1));
     arena_.fill(address, 0, std::max<int64_t>(variable.bytes, 1));
     if (!variable.content.empty())
-      arena_.copy_in(address, variable.content.data(), static_cast<int64_t>(variable.content.size()));
+      arena_.copy_in(address, variable.content.data(),
+                     static_cast<int64_t>(variable.content.size()));
     loaded.addresses[variable.name] = address;
     loaded.variables.push_back({.name = variable.name,
                                 .begin = address,
@@ -159,8 +159,10 @@ void SimDevice::place_variables(LoadedModule& loaded) {
     for (const Variable::Relocation& relocation : variable.relocations) {
       const auto target = loaded.addresses.find(relocation.symbol);
       if (target == loaded.addresses.end()) {
-        fail(Status::unsupported, "The variable {} holds the address of {}, which the simulator "
-             "cannot give", variable.name, relocation.symbol);
+        fail(Status::unsupported,
+             "The variable {} holds the address of {}, which the simulator "
+             "cannot give",
+             variable.name, relocation.symbol);
       }
       const uint64_t value = target->second + static_cast<uint64_t>(relocation.addend);
       arena_.copy_in(loaded.addresses[variable.name] + static_cast<uint64_t>(relocation.offset),
@@ -171,9 +173,8 @@ void SimDevice::place_variables(LoadedModule& loaded) {
 
 LoadedKernel SimDevice::load(const jit::Binary& binary, int threads, int64_t dynamic_smem_bytes) {
   if (binary.kind != jit::BinaryKind::ptx) {
-    fail(Status::driver_error,
-         "{} is machine code for {}; the simulator runs PTX for compute_80", binary.entry,
-         binary.arch);
+    fail(Status::driver_error, "{} is machine code for {}; the simulator runs PTX for compute_80",
+         binary.entry, binary.arch);
   }
   if (dynamic_smem_bytes > options_.gpu.smem_per_cta_optin_bytes) {
     fail(Status::unsupported, "{} asks for {} bytes of shared memory, {} gives a block at most {}",

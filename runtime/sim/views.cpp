@@ -74,13 +74,14 @@ Subject checker_subject(const KernelSubject& subject, std::string_view kernel,
         break;
       case FieldKind::struct_bytes:
       case FieldKind::workspace_bytes:
-      case FieldKind::size: break;
+      case FieldKind::size:
+        break;
     }
   }
   // An optional argument that was left out, and what has no elements, is no place at all.
   std::erase_if(result.views, [](const View& view) {
-    return view.begin == 0 || std::any_of(view.dims.begin(), view.dims.end(),
-                                          [](int64_t dim) { return dim <= 0; });
+    return view.begin == 0 ||
+           std::any_of(view.dims.begin(), view.dims.end(), [](int64_t dim) { return dim <= 0; });
   });
   return result;
 }

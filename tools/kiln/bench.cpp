@@ -91,9 +91,10 @@ ExitCode run_bench(const BenchArguments& arguments, const Common& common) {
   tuner::BenchOptions options;
   const runtime::DeviceInfo device = require_device(arguments.device);
   if (device.timing == runtime::Timing::none) {
-    throw Failure(ExitCode::usage,
-                  fmt::format("{} executes kernels but has no clock; times need a real GPU.", device.id),
-                  fmt::format("To check results on it: `kiln verify --device {}`.", device.id));
+    throw Failure(
+        ExitCode::usage,
+        fmt::format("{} executes kernels but has no clock; times need a real GPU.", device.id),
+        fmt::format("To check results on it: `kiln verify --device {}`.", device.id));
   }
   options.device = device.id;
   options.ops = arguments.ops;

@@ -21,6 +21,7 @@
 namespace kiln::cli {
 namespace {
 
+constexpr std::string_view kSimulated = "sim:";
 constexpr size_t kMostTextBytes = size_t{1} << 20;
 
 // "did you mean" first, then everything there is.
@@ -204,13 +205,19 @@ ExampleCall example_call() {
 }
 
 runtime::DeviceInfo require_device(const std::string& id) {
-  if (id.rfind("sim:", 0) == 0) {
+  if (id.starts_with(kSimulated)) {
+    const std::string slug = id.substr(kSimulated.size());
     const std::vector<std::string> slugs = gpu_slugs();
-    const bool is_known = std::find(slugs.begin(), slugs.end(), id.substr(4)) != slugs.end();
-    if (is_known) return runtime::Device::open(id)->info();
-    throw Failure(ExitCode::no_device,
-                  fmt::format("{}: no GPU of that name can be simulated.", in_quotes(id)),
-                  fmt::format("GPUs: {}.", joined(slugs)));
+    const auto has_name = [&](const Gpu& gpu) {
+      return gpu.slug == slug || std::count(gpu.aliases.begin(), gpu.aliases.end(), slug) > 0;
+    };
+    if (std::none_of(gpu_table().begin(), gpu_table().end(), has_name)) {
+      throw Failure(ExitCode::no_device,
+                    fmt::format("no GPU that can be simulated is called {}{}", in_quotes(slug),
+                                did_you_mean(slug, slugs)),
+                    fmt::format("Known GPUs: {}.", joined(slugs)));
+    }
+    return runtime::Device::open(id)->info();
   }
   const std::string wanted = id.empty() || id == "cuda" ? "cuda:0" : id;
   const runtime::DeviceList list = runtime::list_devices();

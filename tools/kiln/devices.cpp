@@ -80,7 +80,7 @@ void print_tables(const runtime::DeviceList& list) {
   }
   Table gpus(limit_columns({{"GPU"}, {"NAME"}}));
   for (const Gpu& gpu : gpu_table()) gpus.add(with_limits({gpu.slug, gpu.name}, gpu));
-  print(fmt::format("\nGPUs by name, for --gpu and --limits:\n{}", gpus.text()));
+  print(fmt::format("\nGPUs by name, for --gpu NAME, --limits NAME and, simulated, --device sim:NAME:\n{}", gpus.text()));
 }
 
 ExitCode run_devices(const Common& common) {
