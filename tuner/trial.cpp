@@ -200,6 +200,17 @@ std::string PreparedCase::run(const RunnablePlan& plan, const Poison& poison) {
   return launch_plan(device, plan, symbols_, args.data(), tools_.stream());
 }
 
+std::map<std::string, std::vector<std::byte>> PreparedCase::outputs() const {
+  std::map<std::string, std::vector<std::byte>> contents;
+  for (const Tensor& tensor : tensors_) {
+    if (!is_output(*tensor.plan.arg)) continue;
+    std::vector<std::byte>& bytes = contents[tensor.plan.arg->name];
+    bytes.resize(static_cast<size_t>(tensor.alloc_bytes()));
+    tools_.device().copy_to_host(bytes.data(), tensor.memory.get(), tensor.alloc_bytes());
+  }
+  return contents;
+}
+
 uint64_t PreparedCase::digest() {
   tools_.start_digest();
   for (const Tensor& tensor : tensors_) {

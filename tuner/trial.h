@@ -32,6 +32,9 @@ class PreparedCase {
 
   RunVerdict check(const RunnablePlan& plan);
 
+  // What the last run left of every output by its name, guard bands and row gaps included.
+  std::map<std::string, std::vector<std::byte>> outputs() const;
+
   // False when something changed its inputs or references since it was proven: nothing that runs
   // next may be blamed for that.
   bool intact() { return digest() == digest_; }
