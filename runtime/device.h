@@ -91,7 +91,8 @@ class Device {
   // unsupported when the shared memory exceeds the opt-in limit.
   virtual LoadedKernel load(const jit::Binary& binary, int threads, int64_t dynamic_smem_bytes) = 0;
 
-  // After load(), before the first launch. Only devices that check use it.
+  // After load(), before the first launch. Only devices that check use it; they check no kernel that
+  // was not described.
   virtual void describe(const LoadedKernel& /*kernel*/, const KernelSubject& /*subject*/) {}
 
   // `args` is the kernel's one parameter, copied by the driver. Any thread; another current context

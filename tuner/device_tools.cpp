@@ -16,6 +16,7 @@ using templates::DType;
 
 constexpr int kThreads = 256;
 constexpr int64_t kMaxCtas = 8192;
+constexpr int64_t kMaxSimulatedCtas = 64;  // to begin a CTA costs more there than what it does
 constexpr int64_t kResultBytes = 256;
 constexpr int64_t kChunkBytes = 16 << 10;  // of the larger stream of a mix
 constexpr int64_t kVectorBytes = 16;
@@ -123,8 +124,9 @@ void DeviceTools::launch_grid(const std::string& entry, int64_t ctas, const void
 }
 
 void DeviceTools::launch(const std::string& entry, int64_t work_items, const void* args) {
-  launch_grid(entry, std::clamp<int64_t>((work_items + kThreads - 1) / kThreads, 1, kMaxCtas),
-              args);
+  const bool is_simulated = device_.info().timing == runtime::Timing::none;
+  const int64_t most = is_simulated ? kMaxSimulatedCtas : kMaxCtas;
+  launch_grid(entry, std::clamp<int64_t>((work_items + kThreads - 1) / kThreads, 1, most), args);
 }
 
 void DeviceTools::poison(DevicePtr at, int64_t bytes, const Poison& poison, uint64_t mask) {

@@ -466,7 +466,11 @@ void bind_div(Binder& binder) {
   bind_operands(binder, type, 2);
   const Instruction& instruction = binder.instruction();
   if (type == Type::f64 && !approximate && !full) {
-    return bind_handler(binder, rounded_binary<quotient<double>, double>(instruction));
+    // Here the first of several NaNs goes through.
+    constexpr auto divide = [](double a, double b) {
+      return is_nan(a) ? quieted(a) : canonical(quotient(a, b), a, b);
+    };
+    return bind_handler(binder, with_mode<map<divide, double, double, double>>(instruction));
   }
   if (type != Type::f32) binder.unsupported("it has no form for these types");
   bind_handler(binder, approximate ? rounded_binary<approximate_quotient, float>(instruction)

@@ -133,6 +133,14 @@ inline double canonical(double result, Operands... operands) {
   }
   return nan;
 }
+// Of fma: the second factor, else the summand, else the first factor.
+inline double canonical(double result, double a, double b, double c) {
+  if (!is_nan(result)) return result;
+  for (const double operand : {b, c, a}) {
+    if (is_nan(operand)) return quieted(operand);
+  }
+  return std::bit_cast<double>(kNan64);
+}
 template <class... Operands>
 inline float canonical(float result, Operands...) {
   return canonical(result);

@@ -1,5 +1,5 @@
-// The simulator behind the Device seam. Built as libkiln_sim.so, which the runtime opens only when a
-// `sim:` device is asked for.
+// The simulator behind the Device seam. Built as libkiln_sim.so, which the runtime opens only when
+// a `sim:` device is asked for.
 #pragma once
 
 #include "runtime/device.h"
@@ -19,5 +19,6 @@ std::unique_ptr<Device> open_sim_device(const SimOptions& options);
 
 }  // namespace kiln::runtime::sim
 
-// What libkiln_sim.so exports. A Device to be owned by the caller; errors are thrown as kiln::Error.
+// What libkiln_sim.so exports. A Device to be owned by the caller; errors are thrown as
+// kiln::Error.
 extern "C" kiln::runtime::Device* kiln_sim_open(const kiln::runtime::sim::SimOptions* options);

@@ -5,7 +5,10 @@
 #include <bit>
 #include <cmath>
 #include <map>
+#include <span>
 #include <sstream>
+
+#include "jit/base/hash.h"
 
 namespace kiln::runtime::sim {
 namespace {
@@ -46,14 +49,14 @@ std::vector<uint64_t> float_pool(int exponent_bits, int mantissa_bits, int rando
     pool.push_back(value | sign);
   };
   both(0);
-  both(1);                          // least subnormal
-  both(mantissa);                   // largest subnormal
-  both(one << mantissa_bits);       // least normal
-  both(infinity - 1);               // largest
+  both(1);                     // least subnormal
+  both(mantissa);              // largest subnormal
+  both(one << mantissa_bits);  // least normal
+  both(infinity - 1);          // largest
   both(infinity);
-  both(infinity | 1);               // signalling NaN
-  both(infinity | mantissa);        // quiet NaN
-  both(bias << mantissa_bits);      // 1
+  both(infinity | 1);           // signalling NaN
+  both(infinity | mantissa);    // quiet NaN
+  both(bias << mantissa_bits);  // 1
   both((bias << mantissa_bits) + 1);
   both((bias << mantissa_bits) - 1);
   both(((bias + 1) << mantissa_bits) | (mantissa / 3));
@@ -117,8 +120,8 @@ std::string register_type(const std::string& type) {
 void add(std::vector<InstructionCase>& list, const std::string& text, const std::string& types) {
   list.push_back({.text = text, .types = types});
 }
-void add_near(std::vector<InstructionCase>& list, const std::string& text,
-              const std::string& types, double ulps) {
+void add_near(std::vector<InstructionCase>& list, const std::string& text, const std::string& types,
+              double ulps) {
   list.push_back({.text = text, .types = types, .is_exact = false, .ulps = ulps});
 }
 
@@ -313,10 +316,36 @@ void add_conversions(std::vector<InstructionCase>& list) {
   add(list, "cvt.pack.sat.s16.s32 D, A, B", "b32 s32 s32");
 }
 
+// Lanes of one warp exchange what they have; all of them are there.
+void add_warp(std::vector<InstructionCase>& list) {
+  for (const char* mode : {"up", "down", "bfly", "idx"}) {
+    const std::string clamp = std::string(mode) == "up" ? "0" : "0x1f";
+    add(list, fmt::format("shfl.sync.{}.b32 D, A, B, {}, 0xffffffff", mode, clamp), "b32 b32 u32");
+    // Segments of 8 lanes; D says whether the source was in range.
+    add(list,
+        fmt::format("{{ .reg .b32 r; shfl.sync.{}.b32 r|D, A, B, {}, 0xffffffff; }}", mode,
+                    std::string(mode) == "up" ? "0x1800" : "0x181f"),
+        "pred b32 u32");
+    add(list, fmt::format("shfl.sync.{}.b32 D, A, B, C, 0xffffffff", mode), "b32 b32 u32 u32");
+  }
+  add(list, "vote.sync.ballot.b32 D, A, 0xffffffff", "b32 pred");
+  for (const char* mode : {"all", "any", "uni"})
+    add(list, fmt::format("vote.sync.{}.pred D, A, 0xffffffff", mode), "pred pred");
+  for (const char* type : {"b32", "b64"}) {
+    add(list, fmt::format("match.any.sync.{} D, A, 0xffffffff", type), fmt::format("b32 {}", type));
+    add(list, fmt::format("match.all.sync.{} D, A, 0xffffffff", type), fmt::format("b32 {}", type));
+  }
+  for (const char* op : {"add.u32", "add.s32", "min.u32", "min.s32", "max.u32", "max.s32",
+                         "and.b32", "or.b32", "xor.b32"})
+    add(list, fmt::format("redux.sync.{} D, A, 0xffffffff", op), "b32 b32");
+  add(list, "activemask.b32 D", "b32 b32");
+}
+
 }  // namespace
 
 std::vector<InstructionCase> instruction_cases() {
   std::vector<InstructionCase> list;
+  add_warp(list);
   add_integers(list);
   add_floats(list);
   add_approximate(list);
@@ -334,10 +363,11 @@ std::string instruction_ptx(const InstructionCase& one) {
     declarations += fmt::format("  .reg .{} {};\n", register_type(types[i]), name);
     // Operand letters stand alone.
     for (size_t at = 0; at < text.size(); ++at) {
-      const bool alone = text[at] == letter && (at == 0 || text[at - 1] == ' ' ||
-                                                text[at - 1] == '!' || text[at - 1] == '|') &&
-                         (at + 1 == text.size() || text[at + 1] == ',' || text[at + 1] == ';' ||
-                          text[at + 1] == '|');
+      const bool alone =
+          text[at] == letter &&
+          (at == 0 || text[at - 1] == ' ' || text[at - 1] == '!' || text[at - 1] == '|') &&
+          (at + 1 == text.size() || text[at + 1] == ',' || text[at + 1] == ';' ||
+           text[at + 1] == '|');
       if (!alone) continue;
       text.replace(at, 1, name);
       at += name.size() - 1;
@@ -385,8 +415,8 @@ InstructionInputs instruction_inputs(const InstructionCase& one) {
   for (size_t i = 1; i < types.size(); ++i) pools.push_back(pool_of(types[i], random));
   size_t combinations = 1;
   for (const std::vector<uint64_t>& pool : pools) combinations *= pool.size();
-  const size_t count = (std::min(combinations, kMostCombinations) + kThreads - 1) / kThreads *
-                       kThreads;
+  const size_t count =
+      (std::min(combinations, kMostCombinations) + kThreads - 1) / kThreads * kThreads;
   InstructionInputs inputs;
   std::vector<uint64_t>* const columns[] = {&inputs.a, &inputs.b, &inputs.c};
   for (size_t n = 0; n < count; ++n) {
@@ -404,6 +434,14 @@ InstructionInputs instruction_inputs(const InstructionCase& one) {
   return inputs;
 }
 
+std::string instruction_name(const InstructionCase& one) {
+  return fmt::format("{} [{}]", one.text, one.types);
+}
+
+std::string instruction_digest(const std::vector<uint64_t>& results) {
+  return hash_bytes(std::as_bytes(std::span(results))).hex();
+}
+
 std::vector<uint64_t> run_instruction(Device& device, const InstructionCase& one,
                                       const InstructionInputs& inputs) {
   jit::Binary binary;
@@ -419,8 +457,8 @@ std::vector<uint64_t> run_instruction(Device& device, const InstructionCase& one
   device.copy_to_device(c.get(), inputs.c.data(), bytes);
   const uint64_t args[] = {d.get(), a.get(), b.get(), c.get()};
   const Stream stream = device.create_stream();
-  const LaunchResult launched = device.launch(
-      kernel, {.x = static_cast<uint32_t>(inputs.a.size() / kThreads)}, args, stream);
+  const LaunchResult launched =
+      device.launch(kernel, {.x = static_cast<uint32_t>(inputs.a.size() / kThreads)}, args, stream);
   if (launched.driver_error != 0)
     fail(Status::driver_error, "{}: {}", one.text, device.error_text(launched.driver_error));
   device.synchronize(stream);

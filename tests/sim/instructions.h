@@ -33,4 +33,8 @@ InstructionInputs instruction_inputs(const InstructionCase& one);
 std::vector<uint64_t> run_instruction(Device& device, const InstructionCase& one,
                                       const InstructionInputs& inputs);
 
+// "add.f32 D, A, B [f32 f32 f32]"
+std::string instruction_name(const InstructionCase& one);
+std::string instruction_digest(const std::vector<uint64_t>& results);
+
 }  // namespace kiln::runtime::sim

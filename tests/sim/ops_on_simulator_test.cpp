@@ -1,6 +1,6 @@
 // Every op on the simulator with its checker: candidates against the oracle on every case of the
-// kit, through the same child process as on a GPU. KILN_TEST_FULL=1 takes every candidate instead of
-// the default and a few seeded ones.
+// kit, through the same child process as on a GPU. KILN_TEST_FULL=1 takes every candidate instead
+// of the default and a few seeded ones.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -19,13 +19,13 @@ using templates::Config;
 using templates::Kit;
 using templates::Sizes;
 
-std::vector<Config> chosen_configs(const templates::Op& op, const Sizes& shape, const Gpu& gpu) {
+std::vector<Config> chosen_configs(const templates::Op& op, const Sizes& shape, const Gpu& gpu,
+                                   size_t seeded) {
   constexpr uint64_t kSeed = 20261129;
-  constexpr size_t kSeeded = 2;
   const std::vector<Config> all = templates::enumerate(op, shape, gpu).configs;
   if (std::getenv("KILN_TEST_FULL") != nullptr) return all;
   std::set<size_t> chosen{0};
-  for (uint64_t draw = 0; chosen.size() < std::min(kSeeded + 1, all.size()); ++draw)
+  for (uint64_t draw = 0; chosen.size() < std::min(seeded + 1, all.size()); ++draw)
     chosen.insert(templates::counter_bits(kSeed, 0, draw) % all.size());
   std::vector<Config> configs;
   for (const size_t index : chosen) configs.push_back(all[index]);
@@ -45,11 +45,13 @@ TEST_P(OpsOnSimulator, CandidatesEqualTheOracleOnEveryCase) {
   worker.set_tools(binaries.tools(gpu.arch()));
   const Sizes bucket = templates::all_buckets(op).front();
   std::vector<Sizes> shapes = op.model_shapes(2);
+  const size_t num_model_shapes = shapes.size();
   if (kit.further_shapes != nullptr) {
     for (const Sizes& shape : kit.further_shapes()) shapes.push_back(shape);
   }
-  for (const Sizes& shape : shapes) {
-    for (const Config& config : chosen_configs(op, shape, gpu)) {
+  for (size_t s = 0; s < shapes.size(); ++s) {
+    const Sizes& shape = shapes[s];
+    for (const Config& config : chosen_configs(op, shape, gpu, s < num_model_shapes ? 2 : 0)) {
       tuner::PlanWork plan{.op = &op, .fixed = shape, .config = config};
       for (const templates::KernelLaunch& launch : op.plan(shape, config, gpu).kernels) {
         plan.binaries.push_back(binaries.get(templates::kernel_source(op, launch), gpu.arch(),
