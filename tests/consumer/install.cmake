@@ -5,7 +5,7 @@ file(REMOVE_RECURSE ${PREFIX})
 run(NAME "install" COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${PREFIX})
 
 foreach(file
-    bin/kiln libexec/kiln/kiln-worker ${LIBDIR}/libkiln.so ${LIBDIR}/libkiln.so.${VERSION} include/kiln/kiln.h include/kiln/kiln_ops.h
+    bin/kiln libexec/kiln/kiln-worker ${LIBDIR}/libkiln.so ${LIBDIR}/libkiln.so.${VERSION} ${LIBDIR}/libkiln_sim.so include/kiln/kiln.h include/kiln/kiln_ops.h
     ${LIBDIR}/cmake/kiln/kilnConfig.cmake ${LIBDIR}/cmake/kiln/kilnConfigVersion.cmake ${LIBDIR}/cmake/kiln/kilnTargets.cmake
     ${LIBDIR}/pkgconfig/kiln.pc)
   expect_file(${PREFIX}/${file})

@@ -45,6 +45,8 @@ if(MACHINE STREQUAL driverless)
 endif()
 
 set(environment KILN_DB=${WORK}/kiln.db)
+run(NAME "example" COMMAND ${WORK}/build/example sim:rtx-3090 ENVIRONMENT ${environment})
+expect_text("${output}" "${checksum}\n" "example on a simulated GPU")
 run(NAME "kiln devices" COMMAND ${PREFIX}/bin/kiln devices --json ENVIRONMENT ${environment})
 string(JSON devices LENGTH "${output}" devices)
 if(devices GREATER 0)

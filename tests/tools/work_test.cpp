@@ -288,10 +288,39 @@ TEST_F(DeviceCommands, WithoutADeviceTheyAreExitCodeThree) {
   }
 }
 
-TEST_F(DeviceCommands, SimulatedDeviceIsNotPromised) {
-  const Result result = run({"verify", "--device", "sim:rtx-3090"});
+TEST_F(DeviceCommands, UnknownGpuIsNotSimulated) {
+  const Result result = run({"verify", "--device", "sim:rtx-3091"});
   EXPECT_EQ(result.code, code(ExitCode::no_device)) << result;
-  EXPECT_TRUE(contains(result.err, "no simulator")) << result;
+  EXPECT_TRUE(contains(result.err, "did you mean \"rtx-3090\"?")) << result;
+}
+
+TEST_F(DeviceCommands, SimulatedGpuHasNoClockForBench) {
+  const Result result = run({"bench", "--device", "sim:rtx-3090"});
+  EXPECT_EQ(result.code, code(ExitCode::usage)) << result;
+  EXPECT_TRUE(contains(result.err, "has no clock")) << result;
+}
+
+TEST_F(TuneCommand, SimulatedGpuProvesEveryCandidateAndWhatIsStored) {
+  if (!has_nvrtc()) GTEST_SKIP() << "no NVRTC on this machine";
+  const Result tuned =
+      run({"tune", "--device", "sim:rtx-3090", "--workload", small_workload(), "--json"});
+  ASSERT_EQ(tuned.code, 0) << tuned;
+  const Json rows = tuned.json()["problems"];
+  ASSERT_FALSE(rows.empty()) << tuned;
+  for (const Json& row : rows) {
+    EXPECT_EQ(row["state"], "tuned") << tuned;
+    EXPECT_EQ(row["kind"], "predicted") << tuned;
+    EXPECT_EQ(row["gpu"], "rtx-3090") << tuned;
+  }
+  const Json decisions = run({"ls", "--json"}).json();
+  EXPECT_EQ(decisions.size(), rows.size());
+  for (const Json& decision : decisions) EXPECT_EQ(decision["verified"], "simulator");
+
+  const Result verified = run({"verify", "--device", "sim:rtx-3090", "--json"});
+  EXPECT_EQ(verified.code, 0) << verified;
+  const Json proofs = verified.json();
+  EXPECT_EQ(proofs.size(), rows.size());
+  for (const Json& proof : proofs) EXPECT_EQ(proof["outcome"], "passed") << verified;
 }
 
 class DoctorCommand : public CliTest {};

@@ -39,6 +39,7 @@ constexpr const char* kEpilogue =
     "  KILN_NVRTC       the libnvrtc.so to use, or its folder\n"
     "  KILN_LIBCUDA     the CUDA driver library\n"
     "  KILN_LIBNVML     the library that reports clocks and throttling while tuning\n"
+    "  KILN_SIM_CHECK   0: a simulated GPU only executes and checks nothing\n"
     "  KILN_JOBS        compiles at once, as --jobs\n"
     "  CUDA_HOME        a CUDA toolkit, searched for NVRTC\n"
     "  CUDA_PATH        another one\n"
