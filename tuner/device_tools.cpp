@@ -170,7 +170,8 @@ Comparison DeviceTools::compare(DevicePtr candidate, DevicePtr first, DevicePtr 
                          flip_of(poison),
                          poison_mask(dtype),
                          result_.get()};
-  launch("kiln_compare", elements, &args);
+  const int64_t per_word = static_cast<int64_t>(8 / args.element_bytes);
+  launch("kiln_compare", (elements + per_word - 1) / per_word, &args);
   device_.synchronize(stream_.get());
   CompareResult result{};
   device_.copy_to_host(&result, result_.get(), sizeof(result));

@@ -46,7 +46,7 @@ Hash128 key_of(const PlanWork& work, const std::string& bucket) {
 }  // namespace
 
 Sizes simulated_bucket(const Kit& kit, const Sizes& fixed, const Sizes& bucket) {
-  constexpr double kMostMs = 20;
+  constexpr double kMostMs = 2;
   if (simulated_ms(kit, fixed, bucket) <= kMostMs) return bucket;
   // The largest that is quick enough, else the quickest.
   Sizes best = bucket;

@@ -373,7 +373,7 @@ class CtaRun {
   Cta& cta() { return cta_; }
   uint64_t instructions() const;
   uint64_t mmas() const;
-  std::string describe(const Fault& fault) const;
+  std::string describe(const Fault& fault, const SourceLine& source_line) const;
 
  private:
   void fill_specials(Warp& warp, std::byte* specials);
@@ -507,8 +507,8 @@ void CtaRun::fail_stuck() {
     for (const Group& group : warp.groups) {
       const Instruction& i = program.code[group.pc];
       const Statement& statement = *program.statements[static_cast<size_t>(i.statement)];
-      who += fmt::format("\n  warp {} lanes {:#010x} at \"{}\"", warp.index, group.mask,
-                         statement.text);
+      who += fmt::format("\n  warp {} lanes {:#010x} at {}: {}", warp.index, group.mask,
+                         location_text(*program.module, statement), statement.text);
       running_ = &warp;
       warp.current = &i;
       if (who.size() > 2000) break;
@@ -517,7 +517,7 @@ void CtaRun::fail_stuck() {
   throw Fault("all threads of the block wait for others, which will never come:" + who);
 }
 
-std::string CtaRun::describe(const Fault& fault) const {
+std::string CtaRun::describe(const Fault& fault, const SourceLine& source_line) const {
   const Launch& launch = *cta_.launch;
   const Program& program = *launch.program;
   std::string text = fmt::format("{}: {}", program.entry, fault.what_happened);
@@ -526,6 +526,12 @@ std::string CtaRun::describe(const Fault& fault) const {
   const Statement& statement =
       *program.statements[static_cast<size_t>(running_->current->statement)];
   text += "\n  at " + location_text(*program.module, statement);
+  const auto file = program.module->files.find(statement.where.file);
+  if (source_line && file != program.module->files.end()) {
+    const std::string code = source_line(file->second, statement.where.line);
+    const size_t begin = code.find_first_not_of(" \t");
+    if (begin != std::string::npos) text += "\n    " + code.substr(begin);
+  }
   text += fmt::format("\n  PTX line {}: {}", statement.line, statement.text);
   text += fmt::format("\n  block ({}, {}, {})", cta_.index.x, cta_.index.y, cta_.index.z);
   if (fault.lane >= 0) {
@@ -614,7 +620,7 @@ class GridRun {
           continue;
         }
       } catch (const Fault& what) {
-        fault = cta->describe(what);
+        fault = cta->describe(what, options_.source_line);
       }
       finish(*cta, std::move(fault));
     }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <string>
 
+#include "runtime/sim/checker.h"
 #include "runtime/sim/warp.h"
 
 namespace kiln::runtime::sim {
@@ -13,6 +14,7 @@ struct ExecuteOptions {
   int threads = 0;                // of the host; 0: as many as it has
   uint64_t resident_ctas = 1024;  // at most this many are under way at once
   std::chrono::milliseconds limit{60'000};
+  SourceLine source_line{};  // for the text of a fault
 };
 
 struct ExecuteResult {

@@ -99,11 +99,14 @@ Space space_of_window(uint64_t window) {
   }
 }
 
-[[noreturn]] [[gnu::noinline]] void fail_alignment(int lane, uint64_t address, int bytes) {
+[[noreturn]] [[gnu::noinline]] void fail_alignment(const Warp& warp, Space space, int lane,
+                                                   uint64_t address, int bytes) {
+  const Checker* const checker = warp.cta->launch->checker;
   throw Fault(fmt::format("an access of {} bytes at the address {:#x}, which is not a multiple of "
                           "{}",
                           bytes, address, bytes),
-              lane);
+              lane,
+              space == Space::global && checker != nullptr ? checker->place_text(address) : "");
 }
 
 [[noreturn]] [[gnu::noinline]] void fail_bounds(const Warp& warp, Space space, int lane,
@@ -157,7 +160,8 @@ std::byte* host_of(const Warp& warp, Space space, int lane, uint64_t address, ui
 }
 
 std::byte* require_host(const Warp& warp, Space space, int lane, uint64_t address, int bytes) {
-  if (address % static_cast<uint64_t>(bytes) != 0) fail_alignment(lane, address, bytes);
+  if (address % static_cast<uint64_t>(bytes) != 0)
+    fail_alignment(warp, space, lane, address, bytes);
   std::byte* const at = host_of(warp, space, lane, address, static_cast<uint64_t>(bytes));
   if (at == nullptr) fail_bounds(warp, space, lane, address, bytes);
   return at;
@@ -898,7 +902,8 @@ void copy_part(const Warp& warp, const Instruction& i, int lane, const AddressRo
   std::memset(to, 0, static_cast<size_t>(bytes));
   if (count == 0) return;
   const uint64_t address = lane_address(warp, source, lane);
-  if (address % static_cast<uint64_t>(bytes) != 0) fail_alignment(lane, address, bytes);
+  if (address % static_cast<uint64_t>(bytes) != 0)
+    fail_alignment(warp, Space::global, lane, address, bytes);
   const std::byte* const from = host_of(warp, Space::global, lane, address, count);
   if (from == nullptr) fail_bounds(warp, Space::global, lane, address, static_cast<int>(count));
   if (warp.cta->checker != nullptr) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <sstream>
 #include <utility>
 #include <variant>
 
@@ -119,6 +120,19 @@ class SimDevice : public Device {
   std::map<std::string, LoadedModule, std::less<>> modules_;
   std::vector<std::unique_ptr<SimKernel>> kernels_;
 };
+
+// A line of a template, which the library has embedded. The compiler puts a folder before its path.
+std::string template_line(const std::string& file, int number) {
+  const jit::SourceFile* source = templates::find_source(file);
+  for (size_t slash = file.find('/'); source == nullptr && slash != std::string::npos;
+       slash = file.find('/', slash + 1))
+    source = templates::find_source(std::string_view(file).substr(slash + 1));
+  if (source == nullptr) return "";
+  std::istringstream lines(source->text);
+  std::string line;
+  for (int i = 0; i < number; ++i) std::getline(lines, line);
+  return line;
+}
 
 SimDevice::SimDevice(const SimOptions& options)
     : options_(options),
@@ -275,11 +289,16 @@ void SimDevice::perform(const KernelNode& node) {
       .threads = options_.threads,
       .resident_ctas = uint64_t{launch.sm_count} *
                        static_cast<uint64_t>(std::max(options_.gpu.max_ctas_per_sm, 1)),
-      .limit = std::chrono::milliseconds(static_cast<int64_t>(options_.limit_s * 1000))};
+      .limit = std::chrono::milliseconds(static_cast<int64_t>(options_.limit_s * 1000)),
+      .source_line = template_line};
   ExecuteResult result = execute(launch, options);
   std::string failure = std::move(result.fault);
+  if (!failure.empty() && kernel.subject.op != nullptr) {
+    failure += fmt::format("\n  op        {}\n  config    {}", kernel.subject.op->name,
+                           kernel.subject.config);
+  }
   if (checker != nullptr) {
-    const std::string findings = checker->summary();
+    const std::string findings = checker->summary(template_line);
     if (!findings.empty()) failure = failure.empty() ? findings : failure + "\n" + findings;
   }
   if (failure.empty()) return;

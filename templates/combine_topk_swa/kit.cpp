@@ -266,7 +266,7 @@ KernelLaunch oracle(const Sizes& s) {
   launch.constants = {{"ratio", "int", std::to_string(s["ratio"])},
                       {"top_k", "int", std::to_string(s["K"])}};
   launch.grid_x = {.terms = {{"T"}}};
-  launch.threads = 128;
+  launch.threads = 32;
   return launch;
 }
 
