@@ -692,6 +692,41 @@ TEST_F(SessionTest, FirstCallUnderCaptureIsRefusedAndLeavesTheCaptureValid) {
   cuDevicePrimaryCtxRelease(0);
 }
 
+// kiln.h: whatever is no op call is legal beside any capture and leaves it valid.
+TEST_F(SessionTest, LifeCycleLeavesCapturesValid) {
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxPushCurrent(context), CUDA_SUCCESS);
+  for (const unsigned flags : {CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING}) {
+    CUstream stream = nullptr;
+    ASSERT_EQ(cuStreamCreate(&stream, flags), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    const auto live_a_life = [&] {
+      kiln_session* session = open();
+      EXPECT_OK(kiln_op_supported(session, "combine_topk_swa", kCombineShape, nullptr, 0, nullptr));
+      EXPECT_OK(kiln_prepare(session, nullptr, nullptr, nullptr));
+      EXPECT_OK(kiln_seal(session));
+      kiln_plan* combine = plan(session, "combine_topk_swa", kCombineShape);
+      explain(session, "combine_topk_swa", kCombineShape, nullptr);
+      EXPECT_GT(stats(session).kernels_loaded, 0u);
+      digests(session);
+      EXPECT_OK(kiln_plan_destroy(combine));
+      EXPECT_OK(kiln_close(session));
+    };
+    live_a_life();
+    std::thread(live_a_life).join();
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    ASSERT_EQ(cuStreamIsCapturing(stream, &status), CUDA_SUCCESS);
+    EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    CUgraph graph = nullptr;
+    EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    cuGraphDestroy(graph);
+    cuStreamDestroy(stream);
+  }
+  cuCtxPopCurrent(nullptr);
+  cuDevicePrimaryCtxRelease(0);
+}
+
 TEST_F(SessionTest, SupportIsAnsweredWithAReason) {
   kiln_session* session = open();
   char text[512];
