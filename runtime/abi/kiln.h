@@ -14,8 +14,10 @@
  *   - The caller owns all device memory. Kiln allocates none in a call.
  *   - Strides are explicit, 64-bit, in elements of the tensor; the innermost stride is 1.
  *     Dimensions may be permuted. Lengths, slots and tables live on the device.
- *   - Rows of an output must not overlap, and of two dimensions with a stride one nests in the
- *     other: all rows of the one with the smaller stride fit between two steps of the other.
+ *   - A stride that is walked, because its dimension is larger than 1, is at least the extent of
+ *     the innermost dimension, of inputs as of outputs. One that is not walked may hold anything.
+ *   - Of an output with two strides one dimension nests in the other: all rows of the one with the
+ *     smaller stride fit between two steps of the other. Inputs may overlap beyond that.
  *   - Streams are `void *`: a cudaStream_t or CUstream; NULL is the legacy default stream.
  *   - Every struct starts with its size, so that it can grow: set it with sizeof. Of a result
  *     struct that is newer than the library, the fields that the library does not know are set to
