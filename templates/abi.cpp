@@ -78,8 +78,13 @@ std::string pointer_doc(const Op& op, const Arg& arg) {
 }
 
 std::string stride_doc(const Op& op, const Arg& arg, int dim) {
-  const Size* size = op.find_size(arg.dims[static_cast<size_t>(dim)]);
-  std::string text = fmt::format("elements of {} from one {} to the next", arg.name, size->doc);
+  const std::string& symbol = arg.dims[static_cast<size_t>(dim)];
+  const Size* size = op.find_size(symbol);
+  if (size == nullptr || size->item.empty()) {
+    fail(Status::internal, "{}: {} has a stride over {}, whose item is not named: see stepped()",
+         op.name, arg.name, symbol);
+  }
+  std::string text = fmt::format("elements of {} from one {} to the next", arg.name, size->item);
   if (arg.stride_multiple > 1) text += fmt::format("; a multiple of {}", arg.stride_multiple);
   return text;
 }

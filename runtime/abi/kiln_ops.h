@@ -43,7 +43,7 @@ typedef struct kiln_combine_topk_swa_args {
   /* in, i32 [num_tokens, top_k]: compressed entries of each row, request-local, the valid ones
    * first */
   const int32_t *topk;
-  /* elements of topk from one row of the chunk, padding included to the next */
+  /* elements of topk from one row of the chunk to the next */
   int64_t topk_stride;
   /* in, i32 [boundaries]: first row of each request and, last, their end; may be a slice: the
    * first value is subtracted */
@@ -54,13 +54,13 @@ typedef struct kiln_combine_topk_swa_args {
   const int32_t *gather_lens;
   /* out, i32 [num_tokens, idx_width]: workspace rows */
   int32_t *idx;
-  /* elements of idx from one row of the chunk, padding included to the next */
+  /* elements of idx from one row of the chunk to the next */
   int64_t idx_stride;
   /* out, i32 [num_tokens]: columns of idx that count */
   int32_t *len;
-  /* row of the chunk, padding included; 0 to 2147483647 */
+  /* rows of the chunk, padding included; 0 to 2147483647 */
   int64_t num_tokens;
-  /* request of the chunk; 0 to 2147483646 */
+  /* requests of the chunk; 0 to 2147483646 */
   int64_t num_requests;
   /* columns of idx that are written; 0 to 2147483647 */
   int64_t idx_width;
@@ -131,7 +131,7 @@ typedef struct kiln_gather_dequant_kv_args {
   int64_t out_stride0;
   /* elements of out from one row to the next; a multiple of 8 */
   int64_t out_stride1;
-  /* request; 0 to 2147483647 */
+  /* requests; 0 to 2147483647 */
   int64_t num_requests;
   /* capacity in rows: no request gathers more; 0 to 2147483647 */
   int64_t max_rows;
@@ -139,7 +139,7 @@ typedef struct kiln_gather_dequant_kv_args {
   int64_t offset;
   /* entries of a page; 1 to 65536 */
   int64_t page_size;
-  /* page of the cache; 0 to 2147483647 */
+  /* pages of the cache; 0 to 2147483647 */
   int64_t num_pages;
   /* columns of block_table; 0 to 2147483647 */
   int64_t table_width;

@@ -59,8 +59,8 @@ Op make_staged_rows() {
   op.sizes = {
       templates::fixed("format", "format", "layout", {{"plain", 0}, {"packed", 1}}),
       templates::fixed("C", "width", "columns", 1, 4096),
-      templates::dynamic("T", "num_rows", "row", 0, kMostRows),
-      templates::dynamic("W", "width_out", "column of out", 0),
+      templates::dynamic("T", "num_rows", "rows", 0, kMostRows),
+      templates::dynamic("W", "width_out", "columns of out", 0),
       templates::derived("padded", "padded column", [](const Sizes& s) { return s["W"] + 8; })};
   Arg in = templates::in("in", DType::bf16, "T C", "rows");
   in.align_bytes = 16;

@@ -43,6 +43,16 @@ TEST(Abi, EveryFieldIsDocumentedInTheCHeader) {
   }
 }
 
+TEST(Abi, SizesAreCountsAndStridesStepOverOneItem) {
+  Op op = require_op("gather_dequant_kv");
+  const Op* listed[] = {&op};
+  const std::string header = c_ops_header(listed);
+  EXPECT_NE(header.find("/* pages of the cache; 0 to "), std::string::npos) << header;
+  EXPECT_NE(header.find("from one page of the cache to the next"), std::string::npos) << header;
+  for (Size& size : op.sizes) size.item.clear();
+  EXPECT_THROW(c_ops_header(listed), Error);
+}
+
 TEST(Abi, CHeaderStaysWithin100Columns) {
   std::istringstream lines(c_ops_header(ops()));
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
