@@ -88,9 +88,9 @@ TEST_F(StoreTest, BinaryRowsNameOpResourcesAndSizes) {
   const auto rows = store->list_binaries();
   ASSERT_EQ(rows.size(), 2u);
   for (const BinaryRow& row : rows) {
-    EXPECT_EQ(row.op, "combine_topk_swa");
+    EXPECT_EQ(row.op, "sample_op");
     EXPECT_EQ(row.arch, "sm_80");
-    EXPECT_EQ(row.entry, "combine");
+    EXPECT_EQ(row.entry, "sample_kernel");
     EXPECT_EQ(row.registers, 40);
     EXPECT_EQ(row.spill_bytes, 24);
     EXPECT_EQ(row.image_bytes, static_cast<int64_t>(result.binaries[0].image.size()) +
@@ -294,7 +294,7 @@ TEST_F(StoreTest, DecisionOfOneKindIsFoundUnderABetterOne) {
 TEST_F(StoreTest, PlanOfAMissingBinaryRollsTheWholeResultBack) {
   auto store = open();
   TuningResult result = sample_result("a");
-  result.plans[0].kernels.push_back({hash_text("nowhere"), "combine", 64, 0});
+  result.plans[0].kernels.push_back({hash_text("nowhere"), "sample_kernel", 64, 0});
   EXPECT_FALSE(store->put(result));
   ASSERT_EQ(store->warnings().size(), 1u);
   EXPECT_NE(store->warnings()[0].find(hash_text("nowhere").hex()), std::string::npos);
@@ -346,17 +346,16 @@ TEST_F(StoreTest, ViewsAnswerInPlainSql) {
   EXPECT_EQ(
       sql("SELECT op, problem, gpu, config, kind, time_us, verified, decided_at FROM winners"),
       std::vector<std::string>{
-          R"(combine_topk_swa|{"K":512,"ratio":4,"T":16}|a100-sxm4-80gb|)"
+          R"(sample_op|{"K":512,"ratio":4,"T":16}|a100-sxm4-80gb|)"
           R"({"name":"a","threads":128}|measured|4.321|device|2023-11-14 22:13:20)"});
   EXPECT_EQ(sql("SELECT op, gpu, config, time_us, spread_us, rounds, verified FROM candidates"),
-            std::vector<std::string>{R"(combine_topk_swa|a100-sxm4-80gb|)"
+            std::vector<std::string>{R"(sample_op|a100-sxm4-80gb|)"
                                      R"({"name":"a","threads":128}|4.321|0.013|9|device)"});
-  EXPECT_EQ(
-      sql("SELECT op, gpu, config, stage, reason FROM rejects"),
-      std::vector<std::string>{R"(combine_topk_swa|a100-sxm4-80gb|{"threads":1024}|verify|wrong)"});
+  EXPECT_EQ(sql("SELECT op, gpu, config, stage, reason FROM rejects"),
+            std::vector<std::string>{R"(sample_op|a100-sxm4-80gb|{"threads":1024}|verify|wrong)"});
   EXPECT_EQ(sql("SELECT op, arch, ordinal, entry, threads, registers, spill_bytes FROM kernels"),
-            (std::vector<std::string>{"combine_topk_swa|sm_80|0|combine|128|40|24",
-                                      "combine_topk_swa|sm_80|1|combine|128|40|24"}));
+            (std::vector<std::string>{"sample_op|sm_80|0|sample_kernel|128|40|24",
+                                      "sample_op|sm_80|1|sample_kernel|128|40|24"}));
 }
 
 TEST_F(StoreTest, WinnersShowsTheBestKindOnly) {
