@@ -10,14 +10,14 @@ using cache::DecisionKind;
 
 class ChoiceTest : public testing::Test {
  protected:
-  void decide(DecisionKind kind, int64_t splits, bool passed) {
+  void decide(DecisionKind kind, int64_t splits, Proof proof) {
     seed_decision(*store_, fake_gpu(0),
                   {.op = &staged_rows(),
                    .fixed = fixed_,
                    .bucket = bucket_,
                    .config = {{"rows_per_cta", 4}, {"splits", splits}},
                    .kind = kind,
-                   .passed = passed});
+                   .proof = proof});
   }
   Choice choice() { return choose(*store_, staged_rows(), fixed_, bucket_, fake_gpu(0)); }
 
@@ -27,9 +27,9 @@ class ChoiceTest : public testing::Test {
 };
 
 TEST_F(ChoiceTest, BestSoundKindServesInPlaceOfAPinThatFailed) {
-  decide(DecisionKind::predicted, 1, true);
-  decide(DecisionKind::measured, 2, true);
-  decide(DecisionKind::pinned, 4, false);
+  decide(DecisionKind::predicted, 1, Proof::passed);
+  decide(DecisionKind::measured, 2, Proof::passed);
+  decide(DecisionKind::pinned, 4, Proof::failed);
   const Choice chosen = choice();
   EXPECT_EQ(chosen.kind, DecisionKind::measured);
   EXPECT_EQ(chosen.config["splits"], 2);
@@ -40,8 +40,8 @@ TEST_F(ChoiceTest, BestSoundKindServesInPlaceOfAPinThatFailed) {
 }
 
 TEST_F(ChoiceTest, DefaultServesWhenEveryKindFailed) {
-  decide(DecisionKind::predicted, 1, false);
-  decide(DecisionKind::pinned, 4, false);
+  decide(DecisionKind::predicted, 1, Proof::failed);
+  decide(DecisionKind::pinned, 4, Proof::failed);
   const Choice chosen = choice();
   EXPECT_EQ(chosen.kind, DecisionKind::fallback);
   EXPECT_EQ(chosen.config, staged_rows().default_config(fixed_));
@@ -51,8 +51,8 @@ TEST_F(ChoiceTest, DefaultServesWhenEveryKindFailed) {
 }
 
 TEST_F(ChoiceTest, SoundPinServesWithoutARefusal) {
-  decide(DecisionKind::measured, 2, true);
-  decide(DecisionKind::pinned, 4, true);
+  decide(DecisionKind::measured, 2, Proof::passed);
+  decide(DecisionKind::pinned, 4, Proof::passed);
   EXPECT_EQ(choice().kind, DecisionKind::pinned);
   EXPECT_EQ(choice().refused, "");
 }

@@ -229,15 +229,15 @@ void seed_decision(cache::Store& store, const Gpu& gpu, const Decided& decided) 
   result.decision.time_ns = 1500;
   result.decision.default_time_ns = 3000;
   result.decision.decided_at = 1;
-  if (decided.verified) {
+  if (decided.proof != Proof::none) {
     cache::Verification verification;
     verification.plan = result.decision.plan;
     verification.problem = result.decision.problem;
     verification.by = cache::Verified::device;
     verification.card = "Seed Card";
     verification.driver = "older";
-    verification.passed = decided.passed;
-    verification.detail = decided.passed ? "3 cases" : "idx[0, 0] is 1, expected 2";
+    verification.passed = decided.proof == Proof::passed;
+    verification.detail = verification.passed ? "3 cases" : "idx[0, 0] is 1, expected 2";
     result.verifications = {verification};
   }
   ASSERT_TRUE(store.put(result));

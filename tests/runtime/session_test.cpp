@@ -42,7 +42,7 @@ class SessionTest : public RuntimeTest {
   }
   // One bucket of staged_rows {"plain", 64} gets this config.
   void decide(int64_t bucket, int64_t splits, DecisionKind kind = DecisionKind::measured,
-              bool verified = true, bool passed = true) {
+              Proof proof = Proof::passed) {
     with_store([&](cache::Store& store) {
       seed_decision(store, fake_gpu(0),
                     {.op = &staged_rows(),
@@ -50,8 +50,7 @@ class SessionTest : public RuntimeTest {
                      .bucket = {{"T", bucket}},
                      .config = {{"rows_per_cta", 4}, {"splits", splits}},
                      .kind = kind,
-                     .verified = verified,
-                     .passed = passed});
+                     .proof = proof});
     });
   }
   // The same decision, but its plan says that other binaries were verified.
@@ -507,7 +506,7 @@ TEST_F(SessionTest, SizesOfTheWorkloadLimitWhatIsPrepared) {
 }
 
 TEST_F(SessionTest, DecisionThatFailedVerificationIsNotUsed) {
-  decide(256, 4, DecisionKind::measured, true, false);
+  decide(256, 4, DecisionKind::measured, Proof::failed);
   kiln_session* session = open();
   ASSERT_OK(kiln_prepare(session, nullptr, nullptr, nullptr));
   const Json bucket =
@@ -518,7 +517,7 @@ TEST_F(SessionTest, DecisionThatFailedVerificationIsNotUsed) {
 }
 
 TEST_F(SessionTest, FailureWithAnOlderDriverNoLongerCountsWhenANewerOnePasses) {
-  decide(256, 4, DecisionKind::measured, true, false);
+  decide(256, 4, DecisionKind::measured, Proof::failed);
   with_store([&](cache::Store& store) {
     cache::Verification verification =
         store.verifications(store.list_decisions().at(0).decision.problem).at(0);
@@ -533,7 +532,7 @@ TEST_F(SessionTest, FailureWithAnOlderDriverNoLongerCountsWhenANewerOnePasses) {
 }
 
 TEST_F(SessionTest, MeasuredDecisionThatWasNeverVerifiedIsNotUsed) {
-  decide(256, 4, DecisionKind::measured, false);
+  decide(256, 4, DecisionKind::measured, Proof::none);
   kiln_session* session = open();
   const Json bucket =
       explain(session, "staged_rows", kStagedShape, "{\"num_rows\": 256}")["buckets"][0];
@@ -542,7 +541,7 @@ TEST_F(SessionTest, MeasuredDecisionThatWasNeverVerifiedIsNotUsed) {
 }
 
 TEST_F(SessionTest, PredictedDecisionIsUsedAndSaid) {
-  decide(256, 4, DecisionKind::predicted, false);
+  decide(256, 4, DecisionKind::predicted, Proof::none);
   kiln_session* session = open();
   ASSERT_OK(kiln_prepare(session, nullptr, nullptr, nullptr));
   EXPECT_EQ(
@@ -599,7 +598,7 @@ TEST_F(SessionTest, PinnedAndPredictedDecisionsKeepNoProofOfAnotherSource) {
 }
 
 TEST_F(SessionTest, TunedConfigWhoseKernelCannotBeMadeFallsBackToTheDefault) {
-  decide(256, 4, DecisionKind::predicted, false);
+  decide(256, 4, DecisionKind::predicted, Proof::none);
   with_store([&](cache::Store& store) { EXPECT_TRUE(store.check().empty()); });
   // A file that holds the decision, but no binary of it.
   const std::string other = folder_.file("other.db");

@@ -98,11 +98,12 @@ class Search : public ::testing::Test {
   }
 
   // Says of the plan of a decision what a run of it on a card found.
-  void prove(const cache::Decision& decision, const std::string& card, bool passed) {
+  enum class Found { right, wrong };
+  void prove(const cache::Decision& decision, const std::string& card, Found found) {
     ASSERT_TRUE(store_->put_verification({.plan = decision.plan,
                                           .problem = decision.problem,
                                           .by = cache::Verified::device,
-                                          .passed = passed,
+                                          .passed = found == Found::right,
                                           .detail = "said by a test",
                                           .card = card,
                                           .driver = "older"}));
@@ -323,7 +324,7 @@ TEST_F(Search, PartialResultReplacesWhatTheSameRunFoundWrongOrWhatIsStale) {
 }
 
 TEST_F(Search, DecisionThatTurnsOutWrongIsDisprovenAtOnce) {
-  prove(forge(testing::kToyWrong, DecisionKind::measured, Source::current), kHost, true);
+  prove(forge(testing::kToyWrong, DecisionKind::measured, Source::current), kHost, Found::right);
   EXPECT_EQ(decision()->verified, cache::Verified::device);
   std::atomic<bool> stop{false};
   options_.stop = &stop;
@@ -350,7 +351,7 @@ TEST_F(Search, ScopeOfADecisionIsNotReadOutOfItsReason) {
 
 TEST_F(Search, DisprovedWinnerIsTunedAnew) {
   const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyWrong};
-  prove(forge(testing::kToyWrong, DecisionKind::measured, Source::current), kHost, false);
+  prove(forge(testing::kToyWrong, DecisionKind::measured, Source::current), kHost, Found::wrong);
   const ProblemReport row = tune_space(space);
   EXPECT_EQ(row.state, "tuned");
   EXPECT_EQ(row.winner, config_text(testing::kToyFast));
@@ -361,7 +362,7 @@ TEST_F(Search, DisprovedWinnerIsTunedAnew) {
 TEST_F(Search, WinnerThatFailedOnAnotherCardIsNotChosenAgain) {
   const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyMiddling};
   tune_space(space);
-  prove(decision()->decision, "another A100", false);
+  prove(decision()->decision, "another A100", Found::wrong);
   const ProblemReport row = tune_space(space);
   EXPECT_EQ(row.state, "tuned");
   EXPECT_EQ(row.rejected.at("failed verification"), 1);
@@ -371,7 +372,8 @@ TEST_F(Search, WinnerThatFailedOnAnotherCardIsNotChosenAgain) {
 
 TEST_F(Search, PinThatFailedIsToldAndTheProblemIsTuned) {
   const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyMiddling};
-  prove(forge(testing::kToyMiddling, DecisionKind::pinned, Source::current), "another A100", false);
+  prove(forge(testing::kToyMiddling, DecisionKind::pinned, Source::current), "another A100",
+        Found::wrong);
   for (const char* state : {"tuned", "kept"}) {
     log_.clear();
     const ProblemReport row = tune_space(space);
