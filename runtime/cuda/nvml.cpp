@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "jit/base/library_file.h"
+
 namespace kiln::runtime::cuda {
 namespace {
 
@@ -24,7 +26,7 @@ void NvmlCard::load() {
   tried_ = true;
   const char* given = std::getenv("KILN_LIBNVML");
   const char* file = given != nullptr && *given != '\0' ? given : "libnvidia-ml.so.1";
-  void* library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  void* library = is_loadable(file) ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : nullptr;
   if (library == nullptr) return;
 
   int (*init)() = nullptr;
