@@ -141,7 +141,6 @@ struct LayerRegistry {
   struct Entry {
     std::weak_ptr<Layer> layer;
     Layer* address;
-    std::string path;
   };
 
   std::mutex mutex;
@@ -262,7 +261,7 @@ struct LayerRegistry {
   // Expects the mutex.
   std::shared_ptr<Layer> enter(std::unique_ptr<Layer> layer) {
     Layer* address = layer.get();
-    entries.push_back({{}, address, address->path()});
+    entries.push_back({{}, address});
     std::shared_ptr<Layer> shared(layer.release(), [](Layer* l) { instance().close(l); });
     entries.back().layer = shared;
     return shared;
