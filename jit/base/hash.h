@@ -1,5 +1,6 @@
-// 128-bit content hashes (XXH3) over length-prefixed, named fields, so that no two records share an encoding.
-// Every key of the store is made here: hash inputs, never compiler output, paths, times or versions of libraries.
+// 128-bit content hashes (XXH3) over length-prefixed, named fields, so that no two records share an
+// encoding. Every key of the store is made here: hash inputs, never compiler output, paths, times
+// or versions of libraries.
 #pragma once
 
 #include <array>
