@@ -901,6 +901,10 @@ const char* verified_name(Verified verified) {
   return "unknown";
 }
 
+Json verified_json(Verified verified) {
+  return verified == Verified::none ? Json() : Json(verified_name(verified));
+}
+
 std::string device_text(const Verification& verification) {
   if (verification.driver.empty()) return verification.card;
   return fmt::format("{}, driver {}", verification.card, verification.driver);

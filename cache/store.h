@@ -18,6 +18,7 @@
 
 #include "jit/base/gpu.h"
 #include "jit/base/hash.h"
+#include "jit/base/json.h"
 #include "jit/compiler.h"
 
 namespace kiln::cache {
@@ -38,6 +39,7 @@ inline constexpr DecisionKind kDecisionKinds[] = {DecisionKind::pinned, Decision
 enum class Verified : int32_t { none = 0, simulator = 1, device = 2 };
 const char* kind_name(DecisionKind kind);      // "pinned", ..., "default"
 const char* verified_name(Verified verified);  // "none", "simulator", "device"
+Json verified_json(Verified verified);         // null, "simulator", "device"
 
 // op + version + static shape + bucket of the dynamic sizes; shape and bucket are canonical JSON.
 struct Problem {

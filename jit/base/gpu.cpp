@@ -9,6 +9,7 @@
 
 #include "jit/base/error.h"
 #include "jit/base/json.h"
+#include "jit/base/rounding.h"
 
 namespace kiln {
 namespace {
@@ -201,8 +202,6 @@ int64_t class_bandwidth_gb_per_s(const Gpu& gpu) {
   }
   return std::llround(bandwidth);
 }
-
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace
 

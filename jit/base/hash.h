@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,8 @@ struct Hash128 {
   std::string hex() const;  // 32 lower-case digits
   auto operator<=>(const Hash128&) const = default;
 };
+
+std::optional<Hash128> parse_hash(std::string_view hex);  // what hex() gives, and nothing else
 
 Hash128 hash_bytes(std::span<const std::byte> bytes);
 Hash128 hash_text(std::string_view text);

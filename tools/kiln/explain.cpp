@@ -152,7 +152,7 @@ Json answer_json(cache::Store& store, const templates::Op& op, const templates::
       {"config", templates::config_json(choice.config)},
       {"kind", cache::kind_name(choice.kind)},
       {"reason", choice.reason},
-      {"verified", verified_json(choice.verified)},
+      {"verified", cache::verified_json(choice.verified)},
       {"time_ns", known_number(choice.time_ns)},
       {"default_time_ns", known_number(choice.default_time_ns)},
       {"gain_over_default", knows_gain ? Json(choice.default_time_ns / choice.time_ns) : Json()},

@@ -26,7 +26,7 @@ Json rows_json(const std::vector<cache::DecisionRow>& rows) {
                     {"config", stored_json(decision.config)},
                     {"kind", cache::kind_name(decision.kind)},
                     {"time_ns", known_number(decision.time_ns)},
-                    {"verified", verified_json(row.verified)}});
+                    {"verified", cache::verified_json(row.verified)}});
   }
   return list;
 }

@@ -216,7 +216,7 @@ Json evidence_json(cache::Store& store, const Evidence& evidence) {
   Json verifications = Json::array();
   for (const cache::Verification& verification : evidence.verifications) {
     verifications.push_back({{"config", stored_json(config_of(evidence, verification.plan))},
-                             {"by", verified_json(verification.by)},
+                             {"by", cache::verified_json(verification.by)},
                              {"passed", verification.passed},
                              {"detail", verification.detail},
                              {"tolerance", verification.tolerance},
@@ -251,7 +251,7 @@ Json evidence_json(cache::Store& store, const Evidence& evidence) {
     result["reason"] = decision.reason;
     result["time_ns"] = known_number(decision.time_ns);
     result["default_time_ns"] = known_number(decision.default_time_ns);
-    result["verified"] = verified_json(subject.decided->verified);
+    result["verified"] = cache::verified_json(subject.decided->verified);
     result["decided_at"] = decision.decided_at;
     result["layer"] = subject.decided->layer;
   }
