@@ -16,10 +16,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 Json config(int64_t behaviour) { return {{"behaviour", behaviour}, {"twin", 0}}; }
 
 class ToyDevice : public CliTest {

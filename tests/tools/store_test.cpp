@@ -1,8 +1,5 @@
 // What a store that cannot serve means to the commands: who only reads says what is wrong and what
 // to type, who writes ends before any work.
-#include <fstream>
-#include <iterator>
-
 #include "tests/tools/cli.h"
 
 namespace kiln::cli {
@@ -10,10 +7,7 @@ namespace {
 
 class StoreFile : public CliTest {
  protected:
-  std::string bytes() const {
-    std::ifstream file(db(), std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  std::string bytes() const { return read_file(db()); }
 
   int files_put_aside() const {
     int count = 0;

@@ -13,10 +13,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 bool has_nvrtc() {
   try {
     jit::Compiler::load();
