@@ -53,7 +53,7 @@ struct Problem {
 // What a config means on an arch: the kernels that a call launches, in order, each a binary of this
 // store.
 struct PlanRecord {
-  Hash128 id;  // op, version, shape, config, arch, binaries
+  Hash128 id;  // op, version, shape, config, arch, binaries and how they are launched
   std::string op;
   int op_version = 0;
   std::string shape;
@@ -66,6 +66,7 @@ struct PlanRecord {
     std::string entry;
     int threads = 0;
     int64_t dynamic_smem_bytes = 0;
+    bool operator==(const Kernel&) const = default;
   };
   std::vector<Kernel> kernels;
 };

@@ -124,11 +124,9 @@ std::string Session::resources_known_broken(const ServedVariant& variant) {
 // included the bucket; before that the first call prepares it.
 Json Session::explain_unprepared(ServedShape& shape, size_t bucket) {
   const Config fallback = shape.op.default_config(shape.fixed);
-  ServedVariant variant;
-  Choice choice = decide_bucket(shape, bucket, [&](const Config& config) -> const ServedVariant& {
-    return variant = describe_variant(shape, config);
-  });
-  if (variant.config != choice.config) variant = describe_variant(shape, choice.config);
+  Choice choice =
+      choose(*store_, shape.op, shape.fixed, shape.bucket_sizes[bucket], device_->info().gpu);
+  ServedVariant variant = describe_variant(shape, choice.config);
   if (choice.config != fallback) {
     const std::string broken = resources_known_broken(variant);
     if (!broken.empty()) {

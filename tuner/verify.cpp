@@ -38,16 +38,13 @@ Proof proof_of(cache::Store& store, const cache::Decision& decision, const Gpu& 
   const std::optional<cache::PlanRecord> record = store.find_plan(decision.plan);
   if (!record) fail(Status::not_found, "the store does not hold the plan of this decision");
   proof.record = *record;
-  if (!is_current(*record, op, proof.fixed, gpu)) {
-    fail(Status::unsupported,
-         "the decision is stale: the kernel's source has changed since, so it serves nobody; tune "
-         "again");
+  if (!runtime::is_current(*record, op, proof.fixed, gpu, gpu.arch())) {
+    fail(
+        Status::unsupported,
+        "the decision is stale: the kernel's source has changed since, so the binaries that it was "
+        "decided with serve nobody; tune again");
   }
   const templates::LaunchPlan launches = op.plan(proof.fixed, config, gpu);
-  if (record->kernels.size() != launches.kernels.size()) {
-    fail(Status::unsupported, "the stored plan has {} kernels, this build launches {}",
-         record->kernels.size(), launches.kernels.size());
-  }
   proof.work = {.op = &op,
                 .fixed = proof.fixed,
                 .config = config,
@@ -103,16 +100,15 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
           verdict.outcome == Outcome::harness || verdict.outcome == Outcome::no_memory;
       if (!says_nothing) {
         row.outcome = row.passed ? VerifyOutcome::passed : VerifyOutcome::failed;
-        store.put_verification(
-            {.plan = proof.record.id,
-             .problem = decision.problem,
-             .by = cache::Verified::device,
-             .passed = row.passed,
-             .detail = row.detail,
-             .tolerance = proof.op->tolerance.text(),
-             .worst_error = verdict.worst_error,
-             .card = worker.info().name,
-             .driver = worker.info().driver});
+        store.put_verification({.plan = proof.record.id,
+                                .problem = decision.problem,
+                                .by = cache::Verified::device,
+                                .passed = row.passed,
+                                .detail = row.detail,
+                                .tolerance = proof.op->tolerance.text(),
+                                .worst_error = verdict.worst_error,
+                                .card = worker.info().name,
+                                .driver = worker.info().driver});
       }
     } catch (const Error& error) {
       row.detail = error.what();

@@ -576,6 +576,24 @@ TEST_F(SessionTest, DecisionVerifiedWithAnotherSourceIsStale) {
   EXPECT_EQ(stats(session).decision_defaults, 4u);
 }
 
+TEST_F(SessionTest, StaleMeasurementDoesNotHideACurrentPrediction) {
+  decide(256, 4, DecisionKind::measured);
+  make_stale();
+  decide(256, 2, DecisionKind::predicted);
+  kiln_session* session = open();
+  const auto bucket = [&] {
+    return explain(session, "staged_rows", kStagedShape, "{\"num_rows\": 256}")["buckets"][0];
+  };
+  const Json before = bucket();
+  EXPECT_EQ(before["kind"], "predicted");
+  EXPECT_EQ(before["config"], Json({{"rows_per_cta", 4}, {"splits", 2}}));
+  EXPECT_EQ(before["verified"], "device");
+  ASSERT_OK(kiln_prepare(session, "{\"ops\": [{\"op\": \"staged_rows\"}]}", nullptr, nullptr));
+  EXPECT_EQ(bucket()["kind"], "predicted");
+  EXPECT_EQ(stats(session).decision_hits, 1u);
+  EXPECT_TRUE(log_.has("the measured decision")) << log_.text();
+}
+
 TEST_F(SessionTest, PinnedAndPredictedDecisionsKeepNoProofOfAnotherSource) {
   for (const DecisionKind kind : {DecisionKind::predicted, DecisionKind::pinned}) {
     decide(256, 4, kind);

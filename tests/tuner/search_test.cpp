@@ -79,11 +79,12 @@ class Search : public ::testing::Test {
                                 std::vector<Hash128>{key});
   }
   cache::Decision forge(int64_t behaviour, DecisionKind kind, Source source,
-                        cache::Decision::Scope scope = cache::Decision::Scope::all) {
+                        cache::Decision::Scope scope = cache::Decision::Scope::all,
+                        const std::string& gpu_class = host_class()) {
     cache::TuningResult forged;
     forged.plans = {plan_of(behaviour, source)};
     forged.decision = {.problem = problem(),
-                       .gpu_class = host_class(),
+                       .gpu_class = gpu_class,
                        .gpu_label = "a100-sxm4-80gb",
                        .config = config_text(behaviour),
                        .plan = forged.plans[0].id,
@@ -343,6 +344,7 @@ TEST_F(Search, ScopeOfADecisionIsNotReadOutOfItsReason) {
   forged.decision = forge(testing::kToyFast, DecisionKind::measured, Source::current);
   forged.decision.reason = "only a part was tried within the budget: so it was said";
   ASSERT_TRUE(store_->put(forged));
+  prove(forged.decision, kHost, Found::right);
   EXPECT_EQ(tune_space(space).state, "kept");
   store_->forget(problem(), host_class());
   forge(testing::kToyFast, DecisionKind::measured, Source::current, cache::Decision::Scope::part);
@@ -542,6 +544,23 @@ TEST_F(Search, DecisionOfAnotherSourceIsStaleAndNotKept) {
   EXPECT_EQ(rows[0].outcome, VerifyOutcome::unproven);
   EXPECT_NE(rows[0].detail.find("stale"), std::string::npos) << rows[0].detail;
   EXPECT_EQ(tune_space({testing::kToyDefault, testing::kToyFast}).state, "tuned");
+}
+
+TEST_F(Search, StaleMeasurementIsNotRankedBesideAgainAndAgain) {
+  options_.device.clear();
+  options_.gpus = {"a100-sxm4-80gb"};
+  const std::string gpu_class = gpu_class_key(find_gpu("a100-sxm4-80gb"));
+  prove(forge(testing::kToyMiddling, DecisionKind::measured, Source::other,
+              cache::Decision::Scope::all, gpu_class),
+        kHost, Found::right);
+  const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyMiddling};
+  const ProblemReport first = tune_space(space);
+  EXPECT_EQ(first.state, "tuned") << log_;
+  EXPECT_EQ(first.kind, DecisionKind::predicted);
+  const ProblemReport second = tune_space(space);
+  EXPECT_EQ(second.state, "kept");
+  EXPECT_EQ(second.kind, DecisionKind::predicted);
+  EXPECT_EQ(second.winner, first.winner);
 }
 
 TEST_F(Search, LimitsOfAnotherGpuGiveItAPredictedDecision) {
