@@ -168,7 +168,8 @@ struct StoreInfo {
   bool writable = false;
   bool wal = false;
   // Why something that was kept, or should have been, is not there for the next reader: a file that
-  // cannot be read, that was found damaged, or that was removed meanwhile. "" when all is well.
+  // cannot be read or written, that was found damaged, or that was removed meanwhile. "" when all
+  // is well.
   std::string trouble;
   int schema_version = kSchemaVersion;
   int64_t file_bytes = 0;
@@ -197,15 +198,18 @@ class Store {
   virtual std::vector<std::string>
   warnings() = 0;  // what went wrong at open or since, one clear sentence each
 
-  // Decisions. The best kind wins across layers, then the newer one.
+  // Decisions. Across layers, of one kind the newest counts. What a session uses is among the kinds
+  // whose newest verifications all passed, so the best of these goes before one that failed; when
+  // all failed, the best kind is returned with its failure. Whether a session on this build finds
+  // it stale is not known here.
   virtual std::optional<DecisionRow> find_decision(const Problem& problem,
                                                    std::string_view gpu_class) = 0;
-  // Likewise of one kind, whether or not there is a better one.
+  // Of one kind, whether or not there is a better one.
   virtual std::optional<DecisionRow> find_decision(const Problem& problem,
                                                    std::string_view gpu_class,
                                                    DecisionKind kind) = 0;
-  virtual std::vector<DecisionRow>
-  list_decisions() = 0;                         // the winner of each problem and GPU class
+  // Of each problem and GPU class the one that find_decision() returns.
+  virtual std::vector<DecisionRow> list_decisions() = 0;
   virtual std::vector<Problem> problems() = 0;  // every problem that anything is known about
   // Keys of the GPU classes for which the problem has a decision, a time or a rejection.
   virtual std::vector<std::string> gpu_classes(const Problem& problem) = 0;

@@ -372,6 +372,65 @@ TEST_F(StoreTest, WinnersShowsTheBestKindOnly) {
             (std::vector<std::string>{"measured|4.321|device", "default|NULL|NULL"}));
 }
 
+TEST_F(StoreTest, BestSoundKindGoesBeforeOneThatFailed) {
+  const TuningResult measured = sample_result("m", 16, DecisionKind::measured);
+  const TuningResult predicted = sample_result("p", 16, DecisionKind::predicted);
+  const auto say = [&](Store& store, const TuningResult& result, const std::string& detail) {
+    Verification verification = result.verifications[0];
+    verification.passed = detail.empty();
+    verification.detail = detail;
+    ASSERT_TRUE(store.put_verification(verification));
+  };
+  const auto expect = [&](DecisionKind kind, const std::string& failure) {
+    const auto store = open();
+    const auto rows = store->list_decisions();
+    ASSERT_EQ(rows.size(), 1u);
+    EXPECT_EQ(rows[0].decision.kind, kind);
+    EXPECT_EQ(rows[0].failure.empty(), failure.empty()) << rows[0].failure;
+    EXPECT_NE(rows[0].failure.find(failure), std::string::npos) << rows[0].failure;
+    const auto row = store->find_decision(sample_problem(), kA100);
+    EXPECT_EQ(row->decision.kind, kind);
+    EXPECT_EQ(row->failure, rows[0].failure);
+  };
+  const std::string in_sql = "SELECT kind, verified, failure FROM winners";
+  {
+    const auto store = open();
+    ASSERT_TRUE(store->put(measured));
+    ASSERT_TRUE(store->put(predicted));
+    say(*store, measured, "idx[0, 0] is 1");
+  }
+  expect(DecisionKind::predicted, "");
+  EXPECT_EQ(sql(in_sql), std::vector<std::string>{"predicted|device|NULL"});
+
+  say(*open(), predicted, "idx[2, 0] is 3");
+  expect(DecisionKind::measured, "idx[0, 0] is 1");
+  EXPECT_EQ(sql(in_sql), std::vector<std::string>{"measured|NULL|A100: idx[0, 0] is 1"});
+
+  say(*open(), measured, "");
+  expect(DecisionKind::measured, "");
+  EXPECT_EQ(sql(in_sql), std::vector<std::string>{"measured|device|NULL"});
+}
+
+TEST_F(StoreTest, ViewsOfAnOlderBuildAreReplacedByAWriterAndTheUsersOwnStay) {
+  ASSERT_TRUE(open()->put(sample_result("a")));
+  const std::string in_sql =
+      "SELECT name, sql FROM sqlite_schema WHERE type = 'view' ORDER BY name";
+  sql("CREATE VIEW mine AS SELECT op FROM winners");
+  const std::vector<std::string> before = sql(in_sql);
+  sql("DROP VIEW winners; CREATE VIEW winners AS SELECT 1 AS op; DROP VIEW rejects");
+  const std::vector<std::string> older = sql(in_sql);
+
+  EXPECT_TRUE(open(StoreOptions::Mode::read_only)->find_decision(sample_problem(), kA100));
+  EXPECT_EQ(sql(in_sql), older);
+  {
+    const auto store = open();
+    EXPECT_TRUE(store->warnings().empty());
+    EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+  }
+  EXPECT_EQ(sql(in_sql), before);
+  EXPECT_EQ(sql("SELECT op FROM mine"), std::vector<std::string>{"combine_topk_swa"});
+}
+
 TEST_F(StoreTest, OpeningForWritingMakesAPrivateFile) {
   path_ = folder_ + "/not/yet/kiln.db";
   auto store = open();

@@ -48,8 +48,10 @@ TEST_F(StoreFile, WhatNeverWasAStoreIsLeftAloneByWritersToo) {
 
 TEST_F(StoreFile, WhatCannotBeReadIsNotAnEmptyAnswer) {
   write_file("kiln.db", "my notes\n");
-  for (const std::vector<std::string>& command :
-       {std::vector<std::string>{"ls", "--json"}, {"show", "combine_topk_swa", "--json"}}) {
+  const std::string op = templates::ops().front()->name;
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"ls", "--json"},
+                                                  {"show", op, "--json"},
+                                                  {"explain", op, "--gpu", "rtx-3090", "--json"}}) {
     const Result result = run(command);
     EXPECT_EQ(result.code, code(ExitCode::store)) << result;
     EXPECT_NE(result.err.find("not an SQLite file"), std::string::npos) << result;

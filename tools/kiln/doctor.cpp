@@ -99,10 +99,10 @@ void print_store(const StoreReport& report) {
     print(fmt::format("           DEFECT: {}\n", defect));
   if (!report.defects.empty()) {
     print(
-        "           records that do not hold are not used; `kiln tune` or `kiln build` makes "
-        "them anew\n");
+        "           records that do not hold are not used: `kiln tune --again` or `kiln build "
+        "--again` decides\n           them anew; to begin a new store, move the file away\n");
   }
-  if (report.exists && report.sound()) print("           every row and checksum holds\n");
+  if (report.exists && report.sound()) print("           every checksum holds\n");
 }
 
 struct CompilerReport {

@@ -259,7 +259,7 @@ ExitCode run_explain(const ExplainArguments& arguments, const Common& common) {
                 {"gpu", target.label},
                 {"layers", layers},
                 {"buckets", answers}});
-    return ExitCode::ok;
+    return store.code_of_reading();
   }
   print(fmt::format("{} version {}, shape {}, on {}\n", op.name, op.version, short_json(shape),
                     target.label));
@@ -267,7 +267,7 @@ ExitCode run_explain(const ExplainArguments& arguments, const Common& common) {
     print("\n");
     print_answer(answer, joined(layers.get<std::vector<std::string>>(), ", then "));
   }
-  return ExitCode::ok;
+  return store.code_of_reading();
 }
 
 }  // namespace
