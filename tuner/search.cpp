@@ -144,12 +144,6 @@ std::string problem_text(const Job& job) {
                      job.gpu_label);
 }
 
-// Only what says that the code itself is broken; a timeout or a crash may have been the machine's.
-bool is_for_good(const cache::Rejection& rejection) {
-  return rejection.reason == outcome_name(Outcome::wrong) ||
-         rejection.reason == outcome_name(Outcome::trap);
-}
-
 bool contains(const std::vector<Hash128>& plans, const Hash128& plan) {
   return std::find(plans.begin(), plans.end(), plan) != plans.end();
 }
@@ -347,7 +341,7 @@ void Search::reject(const Job& job, const Candidate& candidate, const std::strin
                          .detail = detail});
   ++report.rejected[reason];
   log(fmt::format("{}: rejected {} ({}: {})", problem_text(job), candidate.text, reason, detail));
-  if (is_for_good(rejections_.back())) disprove(job, candidate, reason + ": " + detail);
+  if (disproves(outcome)) disprove(job, candidate, reason + ": " + detail);
 }
 
 // A plan that the store holds, perhaps as a decision proven with another driver, is found wrong
@@ -583,7 +577,7 @@ void Search::measure_on_device(const Job& job, ProblemReport& report) {
   std::vector<cache::Rejection> known_bad;
   if (options_.redo == TuneOptions::Redo::keep)
     known_bad = store_.rejections(job.problem, gpu_class_key(job.target.device));
-  std::erase_if(known_bad, [](const cache::Rejection& r) { return !is_for_good(r); });
+  std::erase_if(known_bad, [](const cache::Rejection& r) { return !disproves(r.reason); });
   const std::vector<Hash128> disproved = disproved_elsewhere(job);
   std::vector<std::pair<double, const Candidate*>> ranked;
   for (const Candidate& candidate : set.candidates) {

@@ -83,7 +83,7 @@ struct VerifyOptions {
   std::string worker;
   std::function<void(const std::string& line)> log;
 };
-// unproven: it could not be run, and says nothing of the config.
+// unproven: it could not be run to its end, which says nothing of the config.
 enum class VerifyOutcome { passed, failed, unproven };
 struct VerifyRow {
   cache::Problem problem;

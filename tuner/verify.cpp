@@ -96,9 +96,7 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
       row.detail = row.passed
                        ? verdict.detail
                        : fmt::format("{}: {}", outcome_name(verdict.outcome), verdict.detail);
-      const bool says_nothing =
-          verdict.outcome == Outcome::harness || verdict.outcome == Outcome::no_memory;
-      if (!says_nothing) {
+      if (row.passed || disproves(verdict.outcome)) {
         row.outcome = row.passed ? VerifyOutcome::passed : VerifyOutcome::failed;
         store.put_verification({.plan = proof.record.id,
                                 .problem = decision.problem,

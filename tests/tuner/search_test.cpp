@@ -524,6 +524,30 @@ TEST_F(Search, VerifyFindsAWinnerThatIsWrongHere) {
   EXPECT_NE(rows[0].detail.find("wrong"), std::string::npos) << rows[0].detail;
 }
 
+TEST_F(Search, VerifyDisprovesNoConfigThatTheMachineMayHaveStopped) {
+  for (const int64_t behaviour : {testing::kToyHang, testing::kToyAbort, testing::kToyRefused}) {
+    testing::set_toy_space({testing::kToyDefault, behaviour});
+    forge(behaviour, DecisionKind::predicted, Source::current);
+    const std::vector<VerifyRow> rows =
+        verify(*store_, {.device = "cuda:0", .ops = {}, .worker = TOY_WORKER, .log = {}});
+    ASSERT_EQ(rows.size(), 1u);
+    EXPECT_EQ(rows[0].outcome, VerifyOutcome::unproven) << rows[0].detail;
+    EXPECT_FALSE(rows[0].passed);
+    EXPECT_EQ(decision()->failure, "") << rows[0].detail;
+    store_->forget(problem(), host_class());
+  }
+}
+
+TEST_F(Search, VerifyDisprovesAConfigThatTraps) {
+  testing::set_toy_space({testing::kToyDefault, testing::kToyTrap});
+  forge(testing::kToyTrap, DecisionKind::predicted, Source::current);
+  const std::vector<VerifyRow> rows =
+      verify(*store_, {.device = "cuda:0", .ops = {}, .worker = TOY_WORKER, .log = {}});
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].outcome, VerifyOutcome::failed);
+  EXPECT_NE(decision()->failure.find("trap"), std::string::npos) << decision()->failure;
+}
+
 TEST_F(Search, DecisionOfAnotherSourceIsStaleAndNotKept) {
   tune_space({testing::kToyDefault, testing::kToyFast});
   // As an older source would have left it: the plan names another binary of the store.
