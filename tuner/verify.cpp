@@ -1,7 +1,8 @@
-// verify(): every stored winner of the device's class runs against its oracle on the device, with
-// the binaries that the store holds.
+// verify(): what serves the device's class, and what a new proof could let serve, runs against its
+// oracle on the device, with the binaries that the store holds.
 #include <algorithm>
 
+#include "runtime/choice.h"
 #include "runtime/plan_record.h"
 #include "tuner/binaries.h"
 #include "tuner/device_worker.h"
@@ -62,6 +63,29 @@ Proof proof_of(cache::Store& store, const cache::Decision& decision, const Gpu& 
   return proof;
 }
 
+// Of the problem of a listed decision: the one that serves, and the better ones that only want for
+// a proof. Without either the listed one, whose proof tells what is wrong with it.
+std::vector<cache::DecisionRow> decisions_to_run(cache::Store& store,
+                                                 const cache::DecisionRow& listed, const Gpu& gpu) {
+  using Verdict = runtime::JudgedDecision::Verdict;
+  const cache::Problem& problem = listed.decision.problem;
+  std::vector<cache::DecisionRow> rows;
+  try {
+    const Op& op = templates::require_op(problem.op);
+    const Sizes fixed = templates::parse_shape(op, parse_json(problem.shape, "shape"));
+    const Sizes bucket = templates::parse_dynamic(op, parse_json(problem.bucket, "bucket"));
+    if (runtime::problem_of(op, fixed, bucket) != problem) return {listed};
+    for (runtime::JudgedDecision& judged :
+         runtime::judged_decisions(store, op, fixed, bucket, gpu)) {
+      if (judged.verdict == Verdict::serves || judged.verdict == Verdict::unproven)
+        rows.push_back(std::move(judged.row));
+    }
+  } catch (const Error&) {
+    return {listed};
+  }
+  return rows.empty() ? std::vector{listed} : rows;
+}
+
 const char* outcome_text(VerifyOutcome outcome) {
   if (outcome == VerifyOutcome::unproven) return "not proven";
   return outcome == VerifyOutcome::passed ? "passed" : "FAILED";
@@ -79,13 +103,18 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
   const std::string gpu_class = gpu_class_key(gpu);
   worker.set_tools(binaries.tools(gpu.arch()));
 
+  std::vector<cache::Decision> decisions;
+  for (const cache::DecisionRow& listed : store.list_decisions()) {
+    const std::string& op = listed.decision.problem.op;
+    const bool wanted = options.ops.empty() ||
+                        std::find(options.ops.begin(), options.ops.end(), op) != options.ops.end();
+    if (listed.decision.gpu_class != gpu_class || !wanted) continue;
+    for (cache::DecisionRow& row : decisions_to_run(store, listed, gpu))
+      decisions.push_back(std::move(row.decision));
+  }
   std::vector<VerifyRow> rows;
-  for (const cache::DecisionRow& stored : store.list_decisions()) {
-    const cache::Decision& decision = stored.decision;
-    const bool wanted = options.ops.empty() || std::find(options.ops.begin(), options.ops.end(),
-                                                         decision.problem.op) != options.ops.end();
-    if (decision.gpu_class != gpu_class || !wanted) continue;
-    VerifyRow row{.problem = decision.problem, .config = decision.config};
+  for (const cache::Decision& decision : decisions) {
+    VerifyRow row{.problem = decision.problem, .config = decision.config, .kind = decision.kind};
     try {
       const Proof proof = proof_of(store, decision, gpu);
       const Kit& kit = templates::require_kit(*proof.op);
@@ -112,8 +141,9 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
       row.detail = error.what();
     }
     if (options.log) {
-      options.log(fmt::format("{} {} {}: {} ({})", row.problem.op, row.problem.shape,
-                              row.problem.bucket, outcome_text(row.outcome), row.detail));
+      options.log(fmt::format("{} {} {}, {}: {} ({})", row.problem.op, row.problem.shape,
+                              row.problem.bucket, cache::kind_name(row.kind),
+                              outcome_text(row.outcome), row.detail));
     }
     rows.push_back(std::move(row));
   }

@@ -524,6 +524,30 @@ TEST_F(Search, VerifyFindsAWinnerThatIsWrongHere) {
   EXPECT_NE(rows[0].detail.find("wrong"), std::string::npos) << rows[0].detail;
 }
 
+TEST_F(Search, VerifyRunsWhatServesAndWhatFailedAboveIt) {
+  testing::set_toy_space({testing::kToyDefault, testing::kToyFast, testing::kToyMiddling});
+  prove(forge(testing::kToyMiddling, DecisionKind::predicted, Source::current), kHost,
+        Found::right);
+  prove(forge(testing::kToyFast, DecisionKind::measured, Source::current), kHost, Found::wrong);
+  const auto run = [&] {
+    return verify(*store_, {.device = "cuda:0", .ops = {}, .worker = TOY_WORKER, .log = {}});
+  };
+  // It failed with another driver, and the one here has been mended.
+  std::vector<VerifyRow> rows = run();
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].kind, DecisionKind::measured);
+  EXPECT_EQ(rows[1].kind, DecisionKind::predicted);
+  for (const VerifyRow& row : rows) EXPECT_EQ(row.outcome, VerifyOutcome::passed) << row.detail;
+  EXPECT_EQ(decision()->decision.kind, DecisionKind::measured);
+  EXPECT_EQ(decision()->verified, cache::Verified::device);
+  // What failed below the one that serves concerns nobody.
+  prove(forge(testing::kToyMiddling, DecisionKind::predicted, Source::current), kHost,
+        Found::wrong);
+  rows = run();
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].kind, DecisionKind::measured);
+}
+
 TEST_F(Search, VerifyDisprovesNoConfigThatTheMachineMayHaveStopped) {
   for (const int64_t behaviour : {testing::kToyHang, testing::kToyAbort, testing::kToyRefused}) {
     testing::set_toy_space({testing::kToyDefault, behaviour});
