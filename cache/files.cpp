@@ -259,6 +259,18 @@ int64_t side_file_bytes(const std::string& path, const std::string& suffix) {
   return ::stat((path + suffix).c_str(), &status) == 0 ? static_cast<int64_t>(status.st_size) : -1;
 }
 
+bool is_shared_memory_in_use(const std::string& path) {
+  constexpr off_t kInUse = 128;  // "dead man switch" of SQLite's file format
+  const FileDescriptor file(::open((path + "-shm").c_str(), O_RDONLY | O_CLOEXEC));
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = kInUse;
+  lock.l_len = 1;
+  if (file.get() < 0 || ::fcntl(file.get(), F_GETLK, &lock) != 0) return false;
+  return lock.l_type != F_UNLCK;
+}
+
 namespace {
 
 int synchronise(const std::string& path) {

@@ -74,6 +74,10 @@ std::string network_file_system_name(int64_t statfs_magic);
 // Size of <path><suffix>, -1 when there is none. SQLite's side files: "-wal", "-shm", "-journal".
 int64_t side_file_bytes(const std::string& path, const std::string& suffix);
 
+// Whether a process has the store open, by the lock that SQLite holds in "-shm" all the while. Only
+// for a file that no one in this process has open.
+bool is_shared_memory_in_use(const std::string& path);
+
 // Gives a finished file its name and makes both last through a crash. Never replaces a file.
 struct Published {
   int error = 0;  // errno, EEXIST for a file that is there; 0: it has its name, the draft is gone

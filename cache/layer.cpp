@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "cache/schema.h"
@@ -107,6 +109,7 @@ void try_to_write(Database& database, const std::string& path, const FileId& id)
     Transaction transaction(database);
     if (file_id(path) == id) {
       database.execute("INSERT OR REPLACE INTO meta VALUES ('opened_at', strftime('%s', 'now'))");
+      refresh_views(database);
       transaction.commit();
     }
   } catch (const SqliteError& error) {
@@ -141,7 +144,6 @@ struct LayerRegistry {
   struct Entry {
     std::weak_ptr<Layer> layer;
     Layer* address;
-    std::string path;
   };
 
   std::mutex mutex;
@@ -262,7 +264,7 @@ struct LayerRegistry {
   // Expects the mutex.
   std::shared_ptr<Layer> enter(std::unique_ptr<Layer> layer) {
     Layer* address = layer.get();
-    entries.push_back({{}, address, address->path()});
+    entries.push_back({{}, address});
     std::shared_ptr<Layer> shared(layer.release(), [](Layer* l) { instance().close(l); });
     entries.back().layer = shared;
     return shared;
@@ -385,6 +387,19 @@ Layer::DamageNote Layer::remember_damaged() {
 }
 
 Layer::Opened Layer::open_for_reading(const std::string& path) {
+  constexpr int kAttempts = 50;
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return open_as_it_is(path);
+    } catch (const SqliteError& error) {
+      // Who had it open closes it at this moment, and its shared memory is gone.
+      if (error.code() != SQLITE_CANTOPEN || attempt == kAttempts || !file_id(path)) throw;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+Layer::Opened Layer::open_as_it_is(const std::string& path) {
   const FileStamp stamp = file_stamp(path);
   const FileHead head = read_file_head(path);
   refuse_unusable(path, head);
@@ -396,10 +411,13 @@ Layer::Opened Layer::open_for_reading(const std::string& path) {
 
   // Nothing may be made beside the file, so a log is read with the shared memory of its writer or
   // not at all.
-  const int64_t wal_bytes = side_file_bytes(path, "-wal");
-  const bool has_shared_memory = side_file_bytes(path, "-shm") >= 0;
+  constexpr int64_t kLogHeaderBytes = 32;
+  const bool has_log = side_file_bytes(path, "-wal") > kLogHeaderBytes;
+  // What a writer that was killed left there is of no use without a log.
+  const bool has_shared_memory =
+      side_file_bytes(path, "-shm") >= 0 && (has_log || is_shared_memory_in_use(path));
   const bool has_journal = side_file_bytes(path, "-journal") > 0;
-  if (wal_bytes > 0 && !has_shared_memory) {
+  if (has_log && !has_shared_memory) {
     throw needs_a_writer(path,
                          "has the write-ahead log of its last writer beside it, which only "
                          "a writer can take in");
@@ -411,7 +429,16 @@ Layer::Opened Layer::open_for_reading(const std::string& path) {
       file_uri(path, has_writer ? "mode=ro&readonly_shm=1" : "mode=ro&immutable=1"),
       SQLITE_OPEN_READONLY | kOpenFlags);
   sqlite3_db_config(opened.database->handle(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
-  switch (classify(*opened.database)) {
+  FileKind kind = FileKind::current;
+  try {
+    kind = classify(*opened.database);
+  } catch (const SqliteError& error) {
+    if (error.code() != SQLITE_READONLY || !has_journal) throw;
+    throw needs_a_writer(path,
+                         "has the journal of a writer that was ended beside it, which only a "
+                         "writer can roll back");
+  }
+  switch (kind) {
     case FileKind::current:
       return opened;
     case FileKind::fresh:

@@ -106,6 +106,7 @@ class Layer {
   Layer(std::string path, Origin origin) : path_(std::move(path)), origin_(origin) {}
 
   static Opened open_for_reading(const std::string& path);
+  static Opened open_as_it_is(const std::string& path);
   static Opened open_inherited(const std::string& path);
   static Opened open_for_writing(const std::string& path, std::vector<std::string>& warnings);
   static Opened open_unwritable(const std::string& path, std::string_view why,

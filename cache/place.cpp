@@ -1,15 +1,9 @@
 // Where the writable store goes when nobody says.
-#include <cstdlib>
-
 #include "cache/store.h"
+#include "jit/base/environment.h"
 
 namespace kiln::cache {
 namespace {
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 bool is_absolute(const std::string& path) { return !path.empty() && path.front() == '/'; }
 

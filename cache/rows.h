@@ -22,7 +22,6 @@ struct Found {
   bool damaged = false;
 };
 
-std::optional<Hash128> parse_hash(std::string_view hex);
 int64_t now_seconds();
 
 // Decisions of every kind, whether or not a better one exists.

@@ -231,7 +231,8 @@ CREATE TABLE leases (
   deadline_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- 7. Views for people.
+-- 7. Views for people. They hold nothing, so they belong to no version: who opens the file for
+-- writing brings them up to date.
 
 -- A plan is verified on a problem at the best level that it passed, and not at all while the newest
 -- row of some card says that it failed. Store::find_decision() says the same of all layers.
@@ -241,18 +242,27 @@ CREATE VIEW verified_plans AS
         FROM verifications GROUP BY problem, plan) AS v
   JOIN verification_levels AS l ON l.level = v.level AND l.level > 0;
 
--- What a prepared session would use.
+-- What serves a problem on a GPU, as Store::list_decisions() says it of all layers: the best kind
+-- that did not fail verification, else the best kind with its failure. Whether its kernels are still
+-- those of the source is for a session to find out.
 CREATE VIEW winners AS
   SELECT p.op, json_patch(p.shape, p.bucket) AS problem, r.gpu_label AS gpu, d.config,
          k.name AS kind, round(nullif(r.time_ns, 0) / 1000, 3) AS time_us, v.verified,
-         datetime(r.decided_at, 'unixepoch') AS decided_at, r.reason
+         datetime(r.decided_at, 'unixepoch') AS decided_at, r.reason,
+         (SELECT f.card || ': ' || f.detail FROM verifications AS f
+          WHERE f.problem = d.problem AND f.plan = d.plan AND f.passed = 0
+          ORDER BY f.card LIMIT 1) AS failure
   FROM decisions AS d
   JOIN decision_reasons AS r USING (problem, gpu_class, kind)
   JOIN problems AS p ON p.id = d.problem
   JOIN decision_kinds AS k ON k.kind = d.kind
   LEFT JOIN verified_plans AS v ON v.problem = d.problem AND v.plan = d.plan
-  WHERE d.kind = (SELECT min(kind) FROM decisions
-                  WHERE problem = d.problem AND gpu_class = d.gpu_class)
+  WHERE d.kind = (SELECT o.kind FROM decisions AS o
+                  WHERE o.problem = d.problem AND o.gpu_class = d.gpu_class
+                  ORDER BY EXISTS (SELECT 1 FROM verifications AS f
+                                   WHERE f.problem = o.problem AND f.plan = o.plan
+                                     AND f.passed = 0), o.kind
+                  LIMIT 1)
   ORDER BY p.op, r.gpu_label, p.shape, p.bucket;
 
 -- Everything that was timed, fastest first.
@@ -291,23 +301,43 @@ CREATE VIEW kernels AS
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// Name of each table and index to the SQL that made it, without its comments.
-std::map<std::string, std::string> tables_of(Database& database) {
-  std::map<std::string, std::string> tables;
+// Name of each schema object of these types to the SQL that made it.
+std::map<std::string, std::string> objects_of(Database& database, std::string_view types) {
+  std::map<std::string, std::string> objects;
   Statement rows = database.prepare(
-      "SELECT name, sql FROM sqlite_schema WHERE type IN ('table', 'index') AND sql IS NOT NULL "
-      "AND name NOT LIKE 'sqlite_%'");
-  while (rows.step()) tables.emplace(rows.text(0), normalised_sql(rows.text(1)));
+      fmt::format("SELECT name, sql FROM sqlite_schema WHERE type IN ({}) AND sql IS NOT NULL "
+                  "AND name NOT LIKE 'sqlite_%'",
+                  types));
+  while (rows.step()) objects.emplace(rows.text(0), rows.text(1));
+  return objects;
+}
+
+// Without comments.
+std::map<std::string, std::string> tables_of(Database& database) {
+  std::map<std::string, std::string> tables = objects_of(database, "'table', 'index'");
+  for (auto& [name, sql] : tables) sql = normalised_sql(sql);
   return tables;
 }
 
+std::map<std::string, std::string> views_of(Database& database) {
+  return objects_of(database, "'view'");
+}
+
+std::map<std::string, std::string> of_new_store(
+    std::map<std::string, std::string> (*objects)(Database&)) {
+  Database scratch(":memory:", SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX);
+  create_schema(scratch);
+  return objects(scratch);
+}
+
 const std::map<std::string, std::string>& expected_tables() {
-  static const auto tables = [] {
-    Database scratch(":memory:", SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX);
-    create_schema(scratch);
-    return tables_of(scratch);
-  }();
+  static const auto tables = of_new_store(tables_of);
   return tables;
+}
+
+const std::map<std::string, std::string>& expected_views() {
+  static const auto views = of_new_store(views_of);
+  return views;
 }
 
 }  // namespace
@@ -358,6 +388,19 @@ void create_schema(Database& database) {
   database.prepare("INSERT INTO meta VALUES ('created_at', strftime('%s', 'now'))").run();
   database.execute(fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {}",
                                kApplicationId, kSchemaVersion));
+}
+
+void refresh_views(Database& database) {
+  const std::map<std::string, std::string> views = views_of(database);
+  const std::map<std::string, std::string> tables = tables_of(database);
+  for (const auto& [name, sql] : expected_views()) {
+    const auto found = views.find(name);
+    const bool is_current =
+        found != views.end() && normalised_sql(found->second) == normalised_sql(sql);
+    if (is_current || tables.contains(name)) continue;  // a table of that name is the user's own
+    if (found != views.end()) database.execute("DROP VIEW " + name);
+    database.execute(sql);
+  }
 }
 
 std::span<const Migration> schema_migrations() {

@@ -29,6 +29,9 @@ std::string schema_structure();
 // Makes an empty database a store of the current version. The caller holds a transaction.
 void create_schema(Database& database);
 
+// Makes the views those of this build. Views of other names stay. The caller holds a transaction.
+void refresh_views(Database& database);
+
 // One step of the file format. `sql` takes a file of version `to - 1` to version `to`.
 struct Migration {
   int to;

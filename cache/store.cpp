@@ -118,9 +118,18 @@ std::vector<const Record*> pointers(const std::vector<Record>& records) {
 }
 
 // The better kind, then the newer; of equal ones the upper layer's, which comes first.
-bool beats(const Decision& one, const Decision& other) {
-  if (one.kind != other.kind) return one.kind < other.kind;
-  return one.decided_at > other.decided_at;
+// Of one key the newer decision stays, and of two of one date that of the upper layer.
+template <typename Key>
+void keep_newer(std::map<Key, DecisionRow>& newest, const Key& key, DecisionRow row) {
+  const auto [known, is_new] = newest.try_emplace(key, row);
+  if (!is_new && row.decision.decided_at > known->second.decision.decided_at) {
+    known->second = std::move(row);
+  }
+}
+
+// Whether a decision of a worse kind goes before one of a better kind.
+bool is_sounder(const DecisionRow& worse, const DecisionRow& better) {
+  return worse.failure.empty() && !better.failure.empty();
 }
 
 class LayeredStore : public Store {
@@ -183,9 +192,7 @@ class LayeredStore : public Store {
   bool write(const Layer::Work& work);
   bool write(const Batch& batch);
 
-  template <typename Wanted>
-  std::optional<DecisionRow> best_decision(const Problem& problem, std::string_view gpu_class,
-                                           Wanted wanted);
+  std::vector<DecisionRow> decisions_by_kind(const Problem& problem, std::string_view gpu_class);
   void judge(DecisionRow& row, const std::vector<Verification>& newest) const;
   std::vector<Verification> newest_verifications(const Problem& problem);
   void warn_damaged(Layer& layer, std::string_view what, const std::string& name,
@@ -296,7 +303,11 @@ void LayeredStore::open_top(const std::string& path) {
 
 void LayeredStore::open_read_only(const std::string& path) {
   if (!file_id(path)) {
-    if (pack_.empty()) {
+    const int error = errno;
+    if (error != ENOENT && error != ENOTDIR) {
+      trouble_ = fmt::format("{} cannot be read ({})", path, std::strerror(error));
+      warn("absent", fmt::format("{}; {}", trouble_, other_file(path)));
+    } else if (pack_.empty()) {
       warn("absent", fmt::format("there is no store at {} yet; `kiln tune` or `kiln build` makes "
                                  "one",
                                  path));
@@ -354,7 +365,10 @@ void LayeredStore::note_failure(Layer& layer, const SqliteError& error,
   const std::string& path = layer.path();
   if (error.is_corruption()) {
     note_damage(layer, error.what(), consequence);
-  } else if (error.is_busy()) {
+    return;
+  }
+  trouble_ = fmt::format("{} failed: {}", path, error.what());
+  if (error.is_busy()) {
     warn("busy:" + path,
          fmt::format("{} was locked by another process for too long, {}", path, consequence));
   } else if (error.code() == SQLITE_FULL) {
@@ -378,6 +392,7 @@ bool LayeredStore::read(Layer& layer, const Layer::Work& work) {
     note_failure(layer, error, "so what it holds may be missed");
   } catch (const Unusable& error) {
     warn("read:" + layer.path(), with_remedy(layer.path(), error));
+    trouble_ = error.what();
   }
   return false;
 }
@@ -443,55 +458,66 @@ void LayeredStore::judge(DecisionRow& row, const std::vector<Verification>& newe
 
 std::optional<DecisionRow> LayeredStore::find_decision(const Problem& problem,
                                                        std::string_view gpu_class) {
-  return best_decision(problem, gpu_class, [](const Decision&) { return true; });
+  const std::lock_guard lock(mutex_);
+  std::optional<DecisionRow> best;
+  for (DecisionRow& row : decisions_by_kind(problem, gpu_class)) {
+    if (!best || is_sounder(row, *best)) best = std::move(row);
+  }
+  return best;
 }
 
 std::optional<DecisionRow> LayeredStore::find_decision(const Problem& problem,
                                                        std::string_view gpu_class,
                                                        DecisionKind kind) {
-  return best_decision(problem, gpu_class, [kind](const Decision& d) { return d.kind == kind; });
+  const std::lock_guard lock(mutex_);
+  for (DecisionRow& row : decisions_by_kind(problem, gpu_class)) {
+    if (row.decision.kind == kind) return std::move(row);
+  }
+  return std::nullopt;
 }
 
-template <typename Wanted>
-std::optional<DecisionRow> LayeredStore::best_decision(const Problem& problem,
-                                                       std::string_view gpu_class, Wanted wanted) {
-  const std::lock_guard lock(mutex_);
-  std::optional<DecisionRow> best;
+// The newest of each kind, best kind first.
+std::vector<DecisionRow> LayeredStore::decisions_by_kind(const Problem& problem,
+                                                         std::string_view gpu_class) {
+  std::map<DecisionKind, DecisionRow> newest;
   read_down([&](Database& database, Layer& layer) {
     for (Found<Decision>& found : read_decisions(database, problem, gpu_class)) {
       if (found.damaged) {
         warn_damaged(layer, "the decision for", problem.op + " " + problem.shape + problem.bucket,
                      "tune the problem again");
-      } else if (wanted(*found.record) && (!best || beats(*found.record, best->decision))) {
-        best = DecisionRow{.decision = std::move(*found.record), .layer = layer.path()};
+        continue;
       }
+      const DecisionKind kind = found.record->kind;
+      keep_newer(newest, kind, {.decision = std::move(*found.record), .layer = layer.path()});
     }
     return hides_decision(database, problem, gpu_class);
   });
-  if (best) judge(*best, newest_verifications(problem));
-  return best;
+  std::vector<DecisionRow> rows;
+  if (newest.empty()) return rows;
+  const std::vector<Verification> evidence = newest_verifications(problem);
+  for (auto& [kind, row] : newest) {
+    judge(row, evidence);
+    rows.push_back(std::move(row));
+  }
+  return rows;
 }
 
 std::vector<DecisionRow> LayeredStore::list_decisions() {
   const std::lock_guard lock(mutex_);
-  std::map<std::pair<Problem, std::string>, DecisionRow> winners;
+  std::map<std::tuple<Problem, std::string, DecisionKind>, DecisionRow> newest;
   std::set<std::pair<Problem, std::string>> hidden;
   read_down([&](Database& database, Layer& layer) {
     for (Found<Decision>& found : read_all_decisions(database)) {
       const Decision& decision = *found.record;
-      std::pair key(decision.problem, decision.gpu_class);
       if (found.damaged) {
         warn_damaged(layer, "the decision for",
                      decision.problem.op + " " + decision.problem.shape + decision.problem.bucket,
                      "tune the problem again");
         continue;
       }
-      if (hidden.contains(key)) continue;
-      const auto winner = winners.find(key);
-      if (winner == winners.end() || beats(decision, winner->second.decision)) {
-        winners.insert_or_assign(std::move(key),
-                                 DecisionRow{.decision = decision, .layer = layer.path()});
-      }
+      if (hidden.contains({decision.problem, decision.gpu_class})) continue;
+      keep_newer(newest, std::tuple(decision.problem, decision.gpu_class, decision.kind),
+                 {.decision = decision, .layer = layer.path()});
     }
     for (auto& key : hidden_decisions(database)) hidden.insert(std::move(key));
     return false;
@@ -500,13 +526,20 @@ std::vector<DecisionRow> LayeredStore::list_decisions() {
   std::vector<DecisionRow> rows;
   std::optional<Problem> known;  // rows of one problem follow each other
   std::vector<Verification> evidence;
-  for (auto& [key, row] : winners) {
-    if (known != key.first) {
-      known = key.first;
-      evidence = newest_verifications(key.first);
+  for (auto& [key, row] : newest) {
+    const Decision& decision = row.decision;
+    if (known != decision.problem) {
+      known = decision.problem;
+      evidence = newest_verifications(decision.problem);
     }
     judge(row, evidence);
-    rows.push_back(std::move(row));
+    const bool is_next = rows.empty() || rows.back().decision.problem != decision.problem ||
+                         rows.back().decision.gpu_class != decision.gpu_class;
+    if (is_next) {
+      rows.push_back(std::move(row));
+    } else if (is_sounder(row, rows.back())) {
+      rows.back() = std::move(row);
+    }
   }
   return rows;
 }
@@ -662,6 +695,7 @@ bool LayeredStore::write(const Layer::Work& work) {
     warn(error.what(), fmt::format("a result was not kept: {}", error.what()));
   } catch (const Unusable& error) {
     warn("write", with_remedy(path_, error));
+    trouble_ = error.what();
   }
   return false;
 }
@@ -899,6 +933,10 @@ const char* verified_name(Verified verified) {
       return "device";
   }
   return "unknown";
+}
+
+Json verified_json(Verified verified) {
+  return verified == Verified::none ? Json() : Json(verified_name(verified));
 }
 
 std::string device_text(const Verification& verification) {

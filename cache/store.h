@@ -18,6 +18,7 @@
 
 #include "jit/base/gpu.h"
 #include "jit/base/hash.h"
+#include "jit/base/json.h"
 #include "jit/compiler.h"
 
 namespace kiln::cache {
@@ -38,6 +39,7 @@ inline constexpr DecisionKind kDecisionKinds[] = {DecisionKind::pinned, Decision
 enum class Verified : int32_t { none = 0, simulator = 1, device = 2 };
 const char* kind_name(DecisionKind kind);      // "pinned", ..., "default"
 const char* verified_name(Verified verified);  // "none", "simulator", "device"
+Json verified_json(Verified verified);         // null, "simulator", "device"
 
 // op + version + static shape + bucket of the dynamic sizes; shape and bucket are canonical JSON.
 struct Problem {
@@ -51,7 +53,7 @@ struct Problem {
 // What a config means on an arch: the kernels that a call launches, in order, each a binary of this
 // store.
 struct PlanRecord {
-  Hash128 id;  // op, version, shape, config, arch, binaries
+  Hash128 id;  // op, version, shape, config, arch, binaries and how they are launched
   std::string op;
   int op_version = 0;
   std::string shape;
@@ -64,6 +66,7 @@ struct PlanRecord {
     std::string entry;
     int threads = 0;
     int64_t dynamic_smem_bytes = 0;
+    bool operator==(const Kernel&) const = default;
   };
   std::vector<Kernel> kernels;
 };
@@ -165,7 +168,8 @@ struct StoreInfo {
   bool writable = false;
   bool wal = false;
   // Why something that was kept, or should have been, is not there for the next reader: a file that
-  // cannot be read, that was found damaged, or that was removed meanwhile. "" when all is well.
+  // cannot be read or written, that was found damaged, or that was removed meanwhile. "" when all
+  // is well.
   std::string trouble;
   int schema_version = kSchemaVersion;
   int64_t file_bytes = 0;
@@ -194,15 +198,18 @@ class Store {
   virtual std::vector<std::string>
   warnings() = 0;  // what went wrong at open or since, one clear sentence each
 
-  // Decisions. The best kind wins across layers, then the newer one.
+  // Decisions. Across layers, of one kind the newest counts. What a session uses is among the kinds
+  // whose newest verifications all passed, so the best of these goes before one that failed; when
+  // all failed, the best kind is returned with its failure. Whether a session on this build finds
+  // it stale is not known here.
   virtual std::optional<DecisionRow> find_decision(const Problem& problem,
                                                    std::string_view gpu_class) = 0;
-  // Likewise of one kind, whether or not there is a better one.
+  // Of one kind, whether or not there is a better one.
   virtual std::optional<DecisionRow> find_decision(const Problem& problem,
                                                    std::string_view gpu_class,
                                                    DecisionKind kind) = 0;
-  virtual std::vector<DecisionRow>
-  list_decisions() = 0;                         // the winner of each problem and GPU class
+  // Of each problem and GPU class the one that find_decision() returns.
+  virtual std::vector<DecisionRow> list_decisions() = 0;
   virtual std::vector<Problem> problems() = 0;  // every problem that anything is known about
   // Keys of the GPU classes for which the problem has a decision, a time or a rejection.
   virtual std::vector<std::string> gpu_classes(const Problem& problem) = 0;

@@ -85,15 +85,6 @@ std::vector<std::string> key_options(const CompileOptions& options) {
   return list;
 }
 
-std::string joined(const std::vector<std::string>& list) {
-  std::string text;
-  for (const std::string& item : list) {
-    if (!text.empty()) text += ' ';
-    text += item;
-  }
-  return text;
-}
-
 // "sm_86" -> 86 for a cubin, "compute_80" -> 80 for PTX. A suffix such as that of "sm_90a" stays
 // legal.
 int arch_number(std::string_view arch, const CompileOptions& options) {
@@ -260,7 +251,7 @@ class NvrtcCompiler final : public Compiler {
 
     Binary binary;
     binary.arch = arch;
-    binary.options = joined(chosen);
+    binary.options = fmt::format("{}", fmt::join(chosen, " "));
     binary.entry = source.entry;
     binary.kind = options.kind;
     binary.nvrtc_version = version();
@@ -304,7 +295,7 @@ class NvrtcCompiler final : public Compiler {
     const std::optional<Location> location = first_error(log);
     fail(result == NVRTC_ERROR_OUT_OF_MEMORY ? Status::out_of_memory : Status::compile_error,
          "NVRTC {} refused {} ({}).\noptions: {}\nlog:\n{}{}", version(), source.main.path,
-         library_.functions.error_string(result), joined(options), log,
+         library_.functions.error_string(result), fmt::join(options, " "), log,
          location ? source_window(source.main, headers, *location) : "");
   }
 
@@ -319,8 +310,9 @@ class NvrtcCompiler final : public Compiler {
            "{} compiles, but defines no `extern \"C\" __global__` function called {}; it defines: "
            "{}.\n"
            "options: {}\nlog:\n{}",
-           source.main.path, source.entry, entries.empty() ? "none" : joined(entries),
-           joined(options), binary.log);
+           source.main.path, source.entry,
+           entries.empty() ? "none" : fmt::format("{}", fmt::join(entries, " ")),
+           fmt::join(options, " "), binary.log);
     }
     if (binary.kind == BinaryKind::ptx) return;  // registers are the driver's choice
     std::optional<Resources> resources = resources_from_log(binary.log, source.entry);
@@ -329,7 +321,7 @@ class NvrtcCompiler final : public Compiler {
     if (!resources) {
       fail(Status::internal,
            "Neither the log nor the cubin of {} says what {} needs.\noptions: {}\nlog:\n{}",
-           source.main.path, source.entry, joined(options), binary.log);
+           source.main.path, source.entry, fmt::join(options, " "), binary.log);
     }
     binary.resources = *resources;
   }
@@ -344,7 +336,7 @@ Hash128 binary_key(const KernelSource& source, std::string_view arch,
   const CompileOptions options = for_arch(wanted, arch);
   arch_number(arch, options);
   return key_of(closure_hash(source, reached_headers(source)), arch, options,
-                joined(key_options(options)));
+                fmt::format("{}", fmt::join(key_options(options), " ")));
 }
 
 std::shared_ptr<Compiler> Compiler::load(int driver_cuda_major) {

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <set>
 #include <utility>
 
+#include "jit/base/environment.h"
 #include "jit/base/error.h"
 #include "jit/base/library_file.h"
 #include "jit/nvrtc_signals.h"
@@ -29,11 +29,6 @@ constexpr const char* kForcedOrigin = "KILN_NVRTC";
 // The sub-folders of a toolkit that hold its libraries.
 constexpr const char* kToolkitLibraryFolders[] = {"lib64", "targets/x86_64-linux/lib",
                                                   "targets/sbsa-linux/lib", "lib"};
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 std::vector<fs::path> files_with_prefix(const fs::path& folder, std::string_view prefix) {
   std::vector<fs::path> files;

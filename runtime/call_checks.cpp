@@ -265,7 +265,8 @@ bool CallChecks::is_empty(const PointerCheck& check, const int64_t* fields) noex
   });
 }
 
-// A stride that is never walked may hold anything; rows must not overlap, and views with their
+// A stride that is never walked may hold anything. One that is walked steps over a whole row at
+// least, of inputs too: a smaller one is a mistake far more often than meant. Views with their
 // dimensions in another order are legal.
 bool CallChecks::stride_holds(const StrideCheck& check, const int64_t* fields) noexcept {
   if (is_known(check.steps) && place_value(check.steps, fields) <= 1) return true;
@@ -294,9 +295,9 @@ CallChecks::Nesting CallChecks::nesting(const PointerCheck& check, const int64_t
           .row = place_value(first.row, fields)};
 }
 
-// Rows are apart (stride_holds); here one of two dimensions nests in the other. Strides that
-// interleave without touching are refused as well: they cost more to tell than they are worth.
-// Inputs may overlap.
+// No stride is smaller than a row (stride_holds); here one of two dimensions nests in the other.
+// Strides that interleave without touching are refused as well: they cost more to tell than they
+// are worth. Only outputs are looked at: two dimensions of an input may share rows.
 bool CallChecks::writes_apart(const PointerCheck& check, const int64_t* fields) noexcept {
   const Nesting nest = nesting(check, fields);
   return nest.outer == nullptr || fields[nest.outer->field] - nest.row >= nest.reach;

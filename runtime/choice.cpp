@@ -18,39 +18,53 @@ using templates::Config;
 using templates::Op;
 using templates::Sizes;
 
-// The one place that asks for decisions. Only the device's own class is asked here; what near
-// siblings know (kind `borrowed`) joins here.
-std::optional<DecisionRow> best_decision(cache::Store& store, const Problem& problem,
-                                         const Gpu& gpu) {
-  return store.find_decision(problem, gpu_class_key(gpu));
-}
-
-std::optional<DecisionRow> next_decision(cache::Store& store, const DecisionRow& refused) {
-  for (const DecisionKind kind : cache::kDecisionKinds) {
-    if (kind <= refused.decision.kind) continue;
-    auto row = store.find_decision(refused.decision.problem, refused.decision.gpu_class, kind);
-    if (row) return row;
-  }
-  return std::nullopt;
+// Kinds that rest on a verification of exact binaries.
+bool rests_on_binaries(DecisionKind kind) {
+  return kind == DecisionKind::measured || kind == DecisionKind::borrowed;
 }
 
 // Why the evidence of a decision is not enough to use it; "" when it is.
 std::string evidence_lacking(const DecisionRow& row) {
   if (!row.failure.empty()) return row.failure;
-  const DecisionKind kind = row.decision.kind;
-  const bool needs_proof = kind == DecisionKind::measured || kind == DecisionKind::borrowed;
-  if (needs_proof && row.verified == Verified::none) return "it was never verified";
+  if (rests_on_binaries(row.decision.kind) && row.verified == Verified::none) {
+    return "it was never verified";
+  }
   return "";
 }
 
-// The config of a decision, when it is fit for use; fails with the reason when it is not.
-Config usable_config(const DecisionRow& row, const Op& op, const Sizes& fixed, const Gpu& gpu) {
-  Config config =
-      templates::parse_config(op, fixed, gpu, parse_json(row.decision.config, "config"));
-  std::string why = limit_broken(op.plan(fixed, config, gpu), gpu);
-  if (why.empty()) why = evidence_lacking(row);
-  if (!why.empty()) fail(Status::unsupported, "{}", why);
-  return config;
+JudgedDecision judged(cache::Store& store, DecisionRow row, const Op& op, const Sizes& fixed,
+                      const Gpu& gpu) {
+  using Verdict = JudgedDecision::Verdict;
+  JudgedDecision result{.row = std::move(row)};
+  cache::Decision& decision = result.row.decision;
+  const auto refuse = [&](Verdict verdict, std::string why) {
+    result.verdict = verdict;
+    result.why = std::move(why);
+    return result;
+  };
+  result.recorded = store.find_plan(decision.plan);
+  try {
+    result.config = templates::parse_config(op, fixed, gpu, parse_json(decision.config, "config"));
+  } catch (const Error& error) {
+    return refuse(Verdict::illegal, error.what());
+  }
+  std::string broken = limit_broken(op.plan(fixed, result.config, gpu), gpu);
+  if (!broken.empty()) return refuse(Verdict::illegal, std::move(broken));
+  std::string lacking = evidence_lacking(result.row);
+  if (!lacking.empty()) return refuse(Verdict::unproven, std::move(lacking));
+
+  result.is_current = result.recorded && is_current(*result.recorded, op, fixed, gpu, gpu.sm());
+  if (result.is_current) return result;
+  const char* changed = result.recorded ? "the kernel's source has changed since it was decided"
+                                        : "the store lacks the plan that it was decided with";
+  if (rests_on_binaries(decision.kind)) {
+    return refuse(Verdict::stale, fmt::format("it is stale: {}; tune again", changed));
+  }
+  result.row.verified = Verified::none;
+  decision.time_ns = 0;
+  decision.default_time_ns = 0;
+  result.why = fmt::format("{}, so its evidence and times do not count", changed);
+  return result;
 }
 
 }  // namespace
@@ -104,35 +118,51 @@ Choice default_instead_of(const Choice& refused, const Op& op, const Sizes& fixe
   return choice;
 }
 
+// The one place that asks for decisions. Only the device's own class is asked here; what near
+// siblings know (kind `borrowed`) joins here.
+std::vector<JudgedDecision> judged_decisions(cache::Store& store, const Op& op, const Sizes& fixed,
+                                             const Sizes& bucket, const Gpu& gpu) {
+  const Problem problem = problem_of(op, fixed, bucket);
+  const std::string gpu_class = gpu_class_key(gpu);
+  std::vector<JudgedDecision> decisions;
+  for (const DecisionKind kind : cache::kDecisionKinds) {
+    std::optional<DecisionRow> row = store.find_decision(problem, gpu_class, kind);
+    if (!row) continue;
+    decisions.push_back(judged(store, std::move(*row), op, fixed, gpu));
+    if (decisions.back().verdict == JudgedDecision::Verdict::serves) break;
+  }
+  return decisions;
+}
+
 Choice choose(cache::Store& store, const Op& op, const Sizes& fixed, const Sizes& bucket,
               const Gpu& gpu) {
   Choice choice = default_choice(op, fixed);
   choice.bucket = bucket;
-  std::optional<DecisionRow> row = best_decision(store, problem_of(op, fixed, bucket), gpu);
-  if (!row) {
+  const std::vector<JudgedDecision> decisions = judged_decisions(store, op, fixed, bucket, gpu);
+  if (decisions.empty()) {
     choice.reason = "the store has no decision for this problem on this GPU class";
     return choice;
   }
   choice.has_decision = true;
-  choice.layer = row->layer;
-  for (; row; row = next_decision(store, *row)) {
-    const cache::Decision& decision = row->decision;
-    try {
-      choice.config = usable_config(*row, op, fixed, gpu);
-    } catch (const Error& error) {
+  choice.layer = decisions.front().row.layer;
+  for (const JudgedDecision& judged : decisions) {
+    const cache::Decision& decision = judged.row.decision;
+    if (judged.verdict != JudgedDecision::Verdict::serves) {
       if (!choice.refused.empty()) choice.refused += "; ";
       choice.refused += fmt::format("the {} decision {} is not used: {}",
-                                    cache::kind_name(decision.kind), decision.config, error.what());
+                                    cache::kind_name(decision.kind), decision.config, judged.why);
       continue;
     }
+    choice.config = judged.config;
     choice.kind = decision.kind;
     choice.reason = decision.reason;
+    if (!judged.why.empty()) choice.reason += "; " + judged.why;
     if (!choice.refused.empty()) choice.reason += "; " + choice.refused;
-    choice.layer = row->layer;
-    choice.verified = row->verified;
+    choice.layer = judged.row.layer;
+    choice.verified = judged.row.verified;
     choice.time_ns = decision.time_ns;
     choice.default_time_ns = decision.default_time_ns;
-    choice.recorded = store.find_plan(decision.plan);
+    choice.recorded = judged.recorded;
     return choice;
   }
   choice.reason = choice.refused;

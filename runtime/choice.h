@@ -25,6 +25,31 @@ struct Choice {
   std::optional<cache::PlanRecord> recorded;  // what the decision was verified and measured with
 };
 
+// A decision of the store beside what it may be used for. Sessions, `kiln explain`, `kiln bench`
+// and the tuner all take it from here.
+struct JudgedDecision {
+  enum class Verdict {
+    serves,
+    illegal,   // its config is none of this GPU or of this build
+    unproven,  // it failed verification, or lacks the one it needs
+    stale,     // it was proven with other kernels than this source makes
+  };
+  cache::DecisionRow row;  // of one that serves and is not current: without evidence and times
+  Verdict verdict = Verdict::serves;
+  // Why it does not serve; or, of one that serves and is not current, why its evidence and times do
+  // not count.
+  std::string why;
+  templates::Config config;                   // unless it is illegal
+  std::optional<cache::PlanRecord> recorded;  // what it was verified and measured with
+  bool is_current = false;                    // this source still makes that
+};
+
+// The decisions of a problem, best kind first, down to the one that serves; all of them when none
+// does.
+std::vector<JudgedDecision> judged_decisions(cache::Store& store, const templates::Op& op,
+                                             const templates::Sizes& fixed,
+                                             const templates::Sizes& bucket, const Gpu& gpu);
+
 Choice default_choice(const templates::Op& op, const templates::Sizes& fixed);
 Choice choose(cache::Store& store, const templates::Op& op, const templates::Sizes& fixed,
               const templates::Sizes& bucket, const Gpu& gpu);

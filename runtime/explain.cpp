@@ -14,13 +14,6 @@ using templates::Config;
 using templates::Op;
 using templates::Sizes;
 
-Json number_or_null(double value) { return value > 0 ? Json(value) : Json(nullptr); }
-
-Json verified_json(cache::Verified verified) {
-  if (verified == cache::Verified::none) return nullptr;
-  return cache::verified_name(verified);
-}
-
 Sizes parse_bucket(const Op& op, std::string_view sizes) {
   const Sizes dynamic = templates::parse_dynamic(op, parse_json(sizes, "sizes"));
   for (const templates::Bucket& bucket : op.buckets) {
@@ -104,9 +97,9 @@ Json Session::explain_choice(const ServedShape& shape, const Choice& choice,
           {"config", templates::config_json(variant.config)},
           {"kind", cache::kind_name(choice.kind)},
           {"reason", choice.reason},
-          {"verified", verified_json(choice.verified)},
-          {"time_ns", number_or_null(choice.time_ns)},
-          {"default_time_ns", number_or_null(choice.default_time_ns)},
+          {"verified", cache::verified_json(choice.verified)},
+          {"time_ns", known_number(choice.time_ns)},
+          {"default_time_ns", known_number(choice.default_time_ns)},
           {"file", choice.layer.empty() ? Json(nullptr) : Json(choice.layer)},
           {"reduction_signature", variant.launches.reduction_signature},
           {"kernels", std::move(kernels)}};
@@ -131,11 +124,9 @@ std::string Session::resources_known_broken(const ServedVariant& variant) {
 // included the bucket; before that the first call prepares it.
 Json Session::explain_unprepared(ServedShape& shape, size_t bucket) {
   const Config fallback = shape.op.default_config(shape.fixed);
-  ServedVariant variant;
-  Choice choice = decide_bucket(shape, bucket, [&](const Config& config) -> const ServedVariant& {
-    return variant = describe_variant(shape, config);
-  });
-  if (variant.config != choice.config) variant = describe_variant(shape, choice.config);
+  Choice choice =
+      choose(*store_, shape.op, shape.fixed, shape.bucket_sizes[bucket], device_->info().gpu);
+  ServedVariant variant = describe_variant(shape, choice.config);
   if (choice.config != fallback) {
     const std::string broken = resources_known_broken(variant);
     if (!broken.empty()) {

@@ -10,26 +10,28 @@
 
 namespace {
 
+using kiln::templates::c_signature;
+
 // The functions that kiln_ops.h declares: one line each, by the op's position in the registry.
 std::string generated_functions() {
   std::string text =
-      "// The op functions of kiln_ops.h. Made from templates/<op>/op.cpp by kiln_gen_ops: do not "
-      "edit, a test compares.\n"
+      "// The op functions of kiln_ops.h. Made from templates/<op>/op.cpp by kiln_gen_ops: do not\n"
+      "// edit, a test compares.\n"
       "#include \"runtime/abi/kiln.h\"\n#include \"runtime/call.h\"\n\n"
       "using kiln::runtime::call_op;\nusing kiln::runtime::call_workspace;\n";
   int index = 0;
   for (const kiln::templates::Op* op : kiln::templates::ops()) {
     const size_t bytes = kiln::templates::abi_fields(*op).size() * kiln::templates::kFieldBytes;
+    const std::string args = fmt::format("const kiln_{}_args* args", op->name);
     text += fmt::format(
         "\nstatic_assert(sizeof(kiln_{0}_args) == {2});\n"
-        "kiln_status kiln_{0}(kiln_plan* plan, const kiln_{0}_args* args, void* stream) {{\n"
-        "  return call_op(plan, {1}, args, stream);\n"
-        "}}\n"
-        "kiln_status kiln_{0}_workspace(kiln_plan* plan, const kiln_{0}_args* args, uint64_t* "
-        "bytes) {{\n"
-        "  return call_workspace(plan, {1}, args, bytes);\n"
-        "}}\n",
-        op->name, index, bytes);
+        "{3} {{\n  return call_op(plan, {1}, args, stream);\n}}\n"
+        "{4} {{\n  return call_workspace(plan, {1}, args, bytes);\n}}\n",
+        op->name, index, bytes,
+        c_signature(fmt::format("kiln_status kiln_{}", op->name),
+                    {"kiln_plan* plan", args, "void* stream"}),
+        c_signature(fmt::format("kiln_status kiln_{}_workspace", op->name),
+                    {"kiln_plan* plan", args, "uint64_t* bytes"}));
     ++index;
   }
   return text;

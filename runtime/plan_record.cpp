@@ -1,5 +1,7 @@
 #include "runtime/plan_record.h"
 
+#include <vector>
+
 #include "jit/base/error.h"
 
 namespace kiln::runtime {
@@ -40,10 +42,30 @@ cache::PlanRecord plan_record(const templates::Op& op, const templates::Sizes& f
                               .entry = launch.entry,
                               .threads = launch.threads,
                               .dynamic_smem_bytes = launch.dynamic_smem_bytes});
-    id.field("binary", binaries[i].hex());
+    id.field("binary", binaries[i].hex())
+        .field("threads", launch.threads)
+        .field("dynamic_smem_bytes", launch.dynamic_smem_bytes);
   }
   record.id = id.hash();
   return record;
+}
+
+bool is_current(const cache::PlanRecord& record, const templates::Op& op,
+                const templates::Sizes& fixed, const Gpu& gpu, std::string_view arch) {
+  try {
+    const templates::Config config =
+        templates::parse_config(op, fixed, gpu, parse_json(record.config, "config"));
+    const templates::LaunchPlan launches = op.plan(fixed, config, gpu);
+    std::vector<Hash128> binaries;
+    for (const templates::KernelLaunch& launch : launches.kernels) {
+      binaries.push_back(jit::binary_key(templates::kernel_source(op, launch), arch,
+                                         templates::compile_options(launch)));
+    }
+    const cache::PlanRecord today = plan_record(op, fixed, config, arch, launches, binaries);
+    return record.arch == today.arch && record.kernels == today.kernels;
+  } catch (const Error&) {
+    return false;  // the config is no longer in the space, or no longer legal
+  }
 }
 
 }  // namespace kiln::runtime

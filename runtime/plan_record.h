@@ -20,4 +20,10 @@ cache::PlanRecord plan_record(const templates::Op& op, const templates::Sizes& f
                               const templates::LaunchPlan& launches,
                               std::span<const Hash128> binaries);
 
+// Is this plan what its config means today: the binaries that today's source gives on `arch`,
+// launched as it is planned for `gpu`? Whatever was found out about a plan that is not current says
+// nothing of what would run.
+bool is_current(const cache::PlanRecord& record, const templates::Op& op,
+                const templates::Sizes& fixed, const Gpu& gpu, std::string_view arch);
+
 }  // namespace kiln::runtime

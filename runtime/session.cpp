@@ -41,20 +41,6 @@ Json parse_shape_text(std::string_view shape) {
   return shape.empty() ? Json::object() : parse_json(shape, "shape");
 }
 
-// Kinds that rest on a verification of exact binaries.
-bool rests_on_binaries(DecisionKind kind) {
-  return kind == DecisionKind::measured || kind == DecisionKind::borrowed;
-}
-
-bool same_kernels(const cache::PlanRecord& recorded, const ServedVariant& variant) {
-  return std::equal(recorded.kernels.begin(), recorded.kernels.end(), variant.keys.begin(),
-                    variant.keys.end(),
-                    [](const cache::PlanRecord::Kernel& kernel, const KernelKey& key) {
-                      return kernel.binary == key.binary && kernel.threads == key.threads &&
-                             kernel.dynamic_smem_bytes == key.dynamic_smem_bytes;
-                    });
-}
-
 bool is_ready(const ServedVariant& variant) {
   return std::all_of(variant.kernels.begin(), variant.kernels.end(),
                      [](const ReadyKernel* kernel) { return kernel != nullptr; });
@@ -181,10 +167,9 @@ class Session::Preparation {
   }
 
   Choice choose_for(ShapeWork& work, size_t bucket) {
-    const auto describe = [&](const Config& config) -> const ServedVariant& {
-      return variant_of(work, config).variant;
-    };
-    Choice choice = session_.decide_bucket(*work.shape, bucket, describe);
+    const ServedShape& shape = *work.shape;
+    Choice choice =
+        choose(*session_.store_, shape.op, shape.fixed, shape.bucket_sizes[bucket], gpu());
     variant_of(work, choice.config);
     return choice;
   }
@@ -377,28 +362,6 @@ ServedShape& Session::served_shape(const Op& op, const Sizes& fixed) {
   std::unique_ptr<ServedShape>& shape = shapes_[{index, fixed}];
   if (shape == nullptr) shape = std::make_unique<ServedShape>(op, index, fixed, *device_);
   return *shape;
-}
-
-Choice Session::decide_bucket(const ServedShape& shape, size_t bucket,
-                              const DescribeVariant& describe) const {
-  Choice choice =
-      choose(*store_, shape.op, shape.fixed, shape.bucket_sizes[bucket], device_->info().gpu);
-  if (choice.kind == DecisionKind::fallback) return choice;
-  if (choice.recorded && same_kernels(*choice.recorded, describe(choice.config))) return choice;
-  if (rests_on_binaries(choice.kind)) {
-    return default_instead_of(choice, shape.op, shape.fixed,
-                              fmt::format("the {} decision is stale: the kernel's source has "
-                                          "changed since it was verified; tune again",
-                                          cache::kind_name(choice.kind)));
-  }
-  choice.verified = cache::Verified::none;
-  choice.time_ns = 0;
-  choice.default_time_ns = 0;
-  choice.reason +=
-      choice.recorded
-          ? "; the kernel's source has changed since, so its evidence and times do not count"
-          : "; the store lacks the plan it was made with, so its evidence and times do not count";
-  return choice;
 }
 
 ServedVariant Session::describe_variant(const ServedShape& shape, const Config& config) const {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -74,10 +73,6 @@ class Session {
   void require_arch(const templates::Op& op) const;
   void make_ready(const std::vector<WorkloadItem>& items, const Progress& progress);
   void publish(ServedShape& shape);  // under the mutex
-  using DescribeVariant = std::function<const ServedVariant&(const templates::Config&)>;
-  // What a prepare takes for a bucket, as far as it is known before its kernels are made.
-  Choice decide_bucket(const ServedShape& shape, size_t bucket,
-                       const DescribeVariant& describe) const;
   ServedVariant describe_variant(const ServedShape& shape, const templates::Config& config) const;
   std::string resources_known_broken(const ServedVariant& variant);
   Json explain_unprepared(ServedShape& shape, size_t bucket);

@@ -6,6 +6,9 @@
 namespace kiln::templates {
 namespace {
 
+constexpr size_t kColumns = 100;
+constexpr size_t kCommentEnd = 3;  // " */" on the last line of a comment
+
 const char* device_type(DType dtype) {
   switch (dtype) {
     case DType::u8:
@@ -22,8 +25,10 @@ const char* device_type(DType dtype) {
   fail(Status::internal, "unknown dtype {}", static_cast<int>(dtype));
 }
 
-// Breaks text at `width` columns; the continuation lines begin with `indent`.
-std::string wrapped(const std::string& text, size_t width, const std::string& indent) {
+// Breaks text into lines that end at kColumns; `indent` begins the continuation lines, and is as
+// wide as what stands before the first one. `last` is what the caller puts behind the text.
+std::string wrapped(const std::string& text, const std::string& indent, size_t last = 0) {
+  const size_t width = kColumns - last;
   std::istringstream lines(text);
   std::string result;
   std::string line;
@@ -73,8 +78,13 @@ std::string pointer_doc(const Op& op, const Arg& arg) {
 }
 
 std::string stride_doc(const Op& op, const Arg& arg, int dim) {
-  const Size* size = op.find_size(arg.dims[static_cast<size_t>(dim)]);
-  std::string text = fmt::format("elements of {} from one {} to the next", arg.name, size->doc);
+  const std::string& symbol = arg.dims[static_cast<size_t>(dim)];
+  const Size* size = op.find_size(symbol);
+  if (size == nullptr || size->item.empty()) {
+    fail(Status::internal, "{}: {} has a stride over {}, whose item is not named: see stepped()",
+         op.name, arg.name, symbol);
+  }
+  std::string text = fmt::format("elements of {} from one {} to the next", arg.name, size->item);
   if (arg.stride_multiple > 1) text += fmt::format("; a multiple of {}", arg.stride_multiple);
   return text;
 }
@@ -88,7 +98,7 @@ std::string size_doc(const Size& size) {
 std::string c_field(const Op& op, const Field& field) {
   const auto declare = [](const std::string& type, const std::string& name,
                           const std::string& doc) {
-    return fmt::format("  /* {} */\n  {}{};\n", wrapped(doc, 112, "   * "), type, name);
+    return fmt::format("  /* {} */\n  {}{};\n", wrapped(doc, "   * ", kCommentEnd), type, name);
   };
   switch (field.kind) {
     case FieldKind::struct_bytes:
@@ -124,8 +134,8 @@ std::string c_shape_doc(const Op& op) {
       for (const SizeName& name : size.names) names.push_back('"' + name.name + '"');
       values = fmt::format("{}", fmt::join(names, ", "));
     }
-    text += fmt::format(" *   \"{}\": {} ({})\n", size.field, wrapped(size.doc, 112, " *     "),
-                        values);
+    text += " *   " +
+            wrapped(fmt::format("\"{}\": {} ({})", size.field, size.doc, values), " *     ") + "\n";
   }
   return text;
 }
@@ -133,15 +143,37 @@ std::string c_shape_doc(const Op& op) {
 std::string c_requirements(const Op& op) {
   std::string text;
   for (const Requirement& requirement : op.requirements) {
-    text += fmt::format(" *   - {}\n", wrapped(requirement.sentence, 112, " *     "));
+    text += fmt::format(" *   - {}\n", wrapped(requirement.sentence, " *     "));
   }
   return text;
 }
 
+constexpr const char* kCallDoc =
+    "Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device "
+    "shows at the caller's next synchronisation.\n"
+    "KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.\n"
+    "The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does: "
+    "KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, "
+    "KILN_OUT_OF_MEMORY, KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and "
+    "after kiln_seal it returns KILN_NOT_PREPARED.";
+
+constexpr const char* kWorkspaceDoc =
+    "Bytes of workspace that a call with these sizes, or smaller ones, needs; pointers and strides "
+    "in args are not looked at. Touches no device.\n"
+    "KILN_INVALID_ARGUMENT, KILN_NOT_PREPARED (it depends on the kernels: prepare first), "
+    "KILN_CLOSED, KILN_FORKED.";
+
+constexpr const char* kNoWorkspaceDoc =
+    "*bytes = 0: this op needs no workspace.\n"
+    "KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED.";
+
+std::string c_comment(const std::string& text) {
+  return fmt::format("/* {} */\n", wrapped(text, " * ", kCommentEnd));
+}
+
 std::string c_op(const Op& op) {
   std::string text = fmt::format("/* ---- {} ---- */\n\n", op.name);
-  text += fmt::format("/* {}\n *\n * {}\n *\n", wrapped(op.summary, 112, " * "),
-                      wrapped(op.doc, 112, " * "));
+  text += fmt::format("/* {}\n *\n * {}\n *\n", wrapped(op.summary, " * "), wrapped(op.doc, " * "));
   text += fmt::format(" * Formula: {}. Version {}. Result: {}.\n", op.source, op.version,
                       op.tolerance.text());
   text += " * Shape (fixed, JSON for kiln_plan_create):\n" + c_shape_doc(op);
@@ -150,22 +182,15 @@ std::string c_op(const Op& op) {
   text += fmt::format("typedef struct kiln_{}_args {{\n", op.name);
   for (const Field& field : abi_fields(op)) text += c_field(op, field);
   text += fmt::format("}} kiln_{}_args;\n\n", op.name);
-  text +=
-      "/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the "
-      "device shows at the caller's next\n"
-      " * synchronisation. KILN_INVALID_ARGUMENT, KILN_NOT_PREPARED, KILN_CLOSED, KILN_FORKED, "
-      "KILN_DRIVER_ERROR. */\n";
-  text += fmt::format(
-      "KILN_API kiln_status kiln_{0}(kiln_plan *plan, const kiln_{0}_args *args, void "
-      "*stream);\n\n",
-      op.name);
-  text +=
-      "/* Bytes of workspace that a call with these sizes needs (pointers in args are not looked "
-      "at); 0 for ops without one. */\n";
-  text += fmt::format(
-      "KILN_API kiln_status kiln_{0}_workspace(kiln_plan *plan, const kiln_{0}_args *args, "
-      "uint64_t *bytes);\n\n",
-      op.name);
+  const std::string args = fmt::format("const kiln_{}_args *args", op.name);
+  text += c_comment(kCallDoc);
+  text += c_signature(fmt::format("KILN_API kiln_status kiln_{}", op.name),
+                      {"kiln_plan *plan", args, "void *stream"}) +
+          ";\n\n";
+  text += c_comment(op.has_workspace ? kWorkspaceDoc : kNoWorkspaceDoc);
+  text += c_signature(fmt::format("KILN_API kiln_status kiln_{}_workspace", op.name),
+                      {"kiln_plan *plan", args, "uint64_t *bytes"}) +
+          ";\n\n";
   return text;
 }
 
@@ -202,6 +227,25 @@ int field_index(const std::vector<Field>& fields, std::string_view name) {
   return -1;
 }
 
+std::string c_signature(const std::string& head, const std::vector<std::string>& parameters) {
+  constexpr size_t kTail = 3;  // ");" of a declaration, ") {" of a definition
+  const std::string indent(head.size() + 1, ' ');
+  std::string text = head + "(";
+  size_t column = text.size();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const bool is_last = i + 1 == parameters.size();
+    const std::string word = parameters[i] + (is_last ? "" : ",");
+    if (i > 0) {
+      const bool fits = column + 1 + word.size() + (is_last ? kTail : 0) <= kColumns;
+      text += fits ? " " : "\n" + indent;
+      column = fits ? column + 1 : indent.size();
+    }
+    text += word;
+    column += word.size();
+  }
+  return text + ")";
+}
+
 std::string device_args_header(const Op& op) {
   std::string text = fmt::format(
       "// The argument struct of {}, as in kiln_ops.h; made from its description.\n#pragma "
@@ -236,7 +280,7 @@ std::string c_ops_header(std::span<const Op* const> ops_of_library) {
   std::string text =
       "/* The ops of Kiln. Made from templates/<op>/op.cpp by kiln_gen_ops: do not edit, a test "
       "compares.\n"
-      " * Included by kiln.h, which has the rules that hold for every op. */\n"
+      " * Included by kiln.h, which has the rules that hold for every op and every status. */\n"
       "#ifndef KILN_OPS_H_\n#define KILN_OPS_H_\n\n#include \"kiln.h\"\n\n#ifdef "
       "__cplusplus\nextern \"C\" {\n#endif\n\n";
   for (const Op* op : ops_of_library) text += c_op(*op);

@@ -23,6 +23,9 @@ inline constexpr int kFieldBytes = 8;
 std::vector<Field> abi_fields(const Op& op);
 int field_index(const std::vector<Field>& fields, std::string_view name);  // -1 when absent
 
+// "head(parameters)" without what ends it, broken after commas to stay within 100 columns.
+std::string c_signature(const std::string& head, const std::vector<std::string>& parameters);
+
 std::string device_args_header(const Op& op);              // kiln_args.h: `struct Args { ... };`
 std::string c_ops_header(std::span<const Op* const> ops);  // kiln_ops.h, whole
 

@@ -140,12 +140,17 @@ Size dynamic(std::string symbol, std::string field, std::string doc, int64_t min
               .max = max};
 }
 
-Size derived(std::string symbol, std::string doc, int64_t (*derive)(const Sizes&)) {
+Size derived(std::string symbol, std::string item, int64_t (*derive)(const Sizes&)) {
   return Size{.symbol = symbol,
               .field = std::move(symbol),
               .kind = SizeKind::derived,
-              .doc = std::move(doc),
+              .item = std::move(item),
               .derive = derive};
+}
+
+Size stepped(Size size, std::string item) {
+  size.item = std::move(item);
+  return size;
 }
 
 Arg in(std::string name, DType dtype, std::string_view dims, std::string doc) {

@@ -66,7 +66,8 @@ struct Size {
   std::string symbol;  // as in the dims of the arguments: "T"
   std::string field;   // in the ABI struct and in JSON: "num_tokens"
   SizeKind kind = SizeKind::dynamic;
-  std::string doc;
+  std::string doc;   // what the number says: "rows of the chunk, padding included"
+  std::string item;  // one of what it counts, where a stride steps over it: "row of the chunk"
   int64_t min = 0;
   int64_t max = std::numeric_limits<int64_t>::max();
   std::vector<SizeName>
@@ -218,7 +219,8 @@ Size fixed(std::string symbol, std::string field, std::string doc, int64_t min, 
 Size fixed(std::string symbol, std::string field, std::string doc, std::vector<SizeName> names);
 Size dynamic(std::string symbol, std::string field, std::string doc, int64_t min = 0,
              int64_t max = std::numeric_limits<int64_t>::max());
-Size derived(std::string symbol, std::string doc, int64_t (*derive)(const Sizes&));
+Size derived(std::string symbol, std::string item, int64_t (*derive)(const Sizes&));
+Size stepped(Size size, std::string item);  // the size of a dimension that has a stride
 Arg in(std::string name, DType dtype, std::string_view dims, std::string doc);  // dims: "T K"
 Arg out(std::string name, DType dtype, std::string_view dims, std::string doc);
 

@@ -8,10 +8,6 @@
 namespace kiln::templates {
 namespace {
 
-std::string joined(const std::vector<std::string>& words) {
-  return fmt::format("{}", fmt::join(words, ", "));
-}
-
 std::vector<std::string> field_names(const Op& op, SizeKind kind) {
   std::vector<std::string> names;
   for (const Size& size : op.sizes) {
@@ -24,7 +20,7 @@ std::string legal_values(const Size& size) {
   if (size.names.empty()) return fmt::format("an integer from {} to {}", size.min, size.max);
   std::vector<std::string> names;
   for (const SizeName& name : size.names) names.push_back('"' + name.name + '"');
-  return "one of " + joined(names);
+  return fmt::format("one of {}", fmt::join(names, ", "));
 }
 
 int64_t parse_value(const Op& op, const Size& size, const Json& value) {
@@ -47,13 +43,13 @@ int64_t parse_value(const Op& op, const Size& size, const Json& value) {
 void refuse_unknown_fields(const Op& op, const Json& object, SizeKind kind, std::string_view what) {
   if (!object.is_object()) {
     fail(Status::invalid_argument, "{}: the {} must be a JSON object with the fields {}, but is {}",
-         op.name, what, joined(field_names(op, kind)), object.dump());
+         op.name, what, fmt::join(field_names(op, kind), ", "), object.dump());
   }
   for (const auto& [key, value] : object.items()) {
     const Size* size = op.find_size(key);
     if (size == nullptr || size->kind != kind || size->field != key) {
       fail(Status::invalid_argument, "{}: {} is no field of the {}; its fields are {}", op.name,
-           in_quotes(key), what, joined(field_names(op, kind)));
+           in_quotes(key), what, fmt::join(field_names(op, kind), ", "));
     }
   }
 }
@@ -137,7 +133,7 @@ Config parse_config(const Op& op, const Sizes& fixed_sizes, const Gpu& gpu, cons
     for (const Axis& axis : space.axes) names.push_back(axis.name);
     fail(Status::invalid_argument,
          "{}: a config is a JSON object with exactly the axes {}, but this one is {}", op.name,
-         joined(names), config.dump());
+         fmt::join(names, ", "), config.dump());
   }
   Config parsed;
   for (const Axis& axis : space.axes) {

@@ -4,26 +4,6 @@
 
 namespace kiln::tuner {
 
-bool is_current(const cache::PlanRecord& record, const templates::Op& op,
-                const templates::Sizes& fixed, const Gpu& gpu) {
-  try {
-    const templates::Config config =
-        templates::parse_config(op, fixed, gpu, parse_json(record.config, "config"));
-    const templates::LaunchPlan launches = op.plan(fixed, config, gpu);
-    if (record.kernels.size() != launches.kernels.size()) return false;
-    for (size_t i = 0; i < launches.kernels.size(); ++i) {
-      const templates::KernelLaunch& launch = launches.kernels[i];
-      if (record.kernels[i].binary != jit::binary_key(templates::kernel_source(op, launch),
-                                                      record.arch,
-                                                      templates::compile_options(launch)))
-        return false;
-    }
-    return true;
-  } catch (const Error&) {
-    return false;  // the config is no longer in the space, or no longer legal
-  }
-}
-
 Binaries::~Binaries() {
   for (const auto& [key, request] : coming_) pool_->withdraw(request);
 }

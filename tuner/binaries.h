@@ -14,10 +14,6 @@
 
 namespace kiln::tuner {
 
-// Was this plan made with the binaries that today's source of its config gives on `gpu`?
-bool is_current(const cache::PlanRecord& record, const templates::Op& op,
-                const templates::Sizes& fixed, const Gpu& gpu);
-
 class Binaries {
  public:
   explicit Binaries(cache::Store& store) : store_(store) {}

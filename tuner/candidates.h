@@ -32,7 +32,6 @@ struct Candidate {
   std::vector<BinaryPtr>
       gpu_binaries;                 // for `gpu`, whose resources count; the same without `limits`
   std::vector<int64_t> smem_bytes;  // dynamic; padded under `limits`
-  double model_ns = 0;
 
   bool is_default() const { return id == 0; }
   int64_t registers() const;  // of a CTA, the most of its kernels

@@ -190,18 +190,21 @@ void DeviceWorker::ensure_started() {
   require_reply({{"do", "tools"}, {"entries", entries}});
 }
 
-DeviceWorker::Lost DeviceWorker::lose(bool late, bool while_running, int64_t index) {
-  const std::string how = child_->end(late ? 0 : kFarewellS);
+double DeviceWorker::timeout_s(Phase phase) const {
+  return phase == Phase::running ? options_.hang_timeout_s : options_.prepare_timeout_s;
+}
+
+DeviceWorker::Lost DeviceWorker::lose(Received how, Phase phase, int64_t index) {
+  const bool late = how == Received::late;
+  const std::string end = child_->end(late ? 0 : kFarewellS);
   const std::string words = child_->last_words();
   child_.reset();
   Lost lost{.outcome = late ? Outcome::timeout : Outcome::crash,
             .detail = {},
-            .while_running = while_running,
+            .phase = phase,
             .index = index};
-  lost.detail =
-      late ? fmt::format("killed after {:g} s without an answer",
-                         while_running ? options_.hang_timeout_s : options_.prepare_timeout_s)
-           : fmt::format("the worker process ended with {}", how);
+  lost.detail = late ? fmt::format("killed after {:g} s without an answer", timeout_s(phase))
+                     : fmt::format("the worker process ended with {}", end);
   if (!words.empty()) lost.detail += fmt::format("; it said: {}", words);
   if (options_.log) options_.log(fmt::format("worker lost: {}", lost.detail));
   return lost;
@@ -215,23 +218,23 @@ void DeviceWorker::after_reply(const Json& reply) {
 
 Json DeviceWorker::exchange(const Json& request, Lost& lost, std::string_view payload) {
   lost = Lost{};
-  bool running = false;
+  Phase phase = Phase::preparing;
   int64_t index = -1;
   if (!child_->channel().send(request, payload)) {
-    lost = lose(false, false, -1);
+    lost = lose(Received::closed, phase, index);
     return {};
   }
   for (;;) {
     Frame frame;
-    const Received received = child_->channel().receive(
-        frame, running ? options_.hang_timeout_s : options_.prepare_timeout_s);
+    const Received received = child_->channel().receive(frame, timeout_s(phase));
     if (received != Received::frame) {
-      lost = lose(received == Received::late, running, index);
+      lost = lose(received, phase, index);
       return {};
     }
     if (!frame.header.contains("event")) return frame.header;
-    running = frame.header.at("event") == "run";
-    index = running ? frame.header.at("index").get<int64_t>() : -1;
+    const bool runs = frame.header.at("event") == "run";
+    phase = runs ? Phase::running : Phase::preparing;
+    index = runs ? frame.header.at("index").get<int64_t>() : -1;
   }
 }
 
@@ -293,7 +296,7 @@ RunVerdict DeviceWorker::verify(const PlanWork& plan, const BinaryPtr& oracle,
   Lost lost;
   const Json reply = exchange(request, lost);
   if (lost.outcome != Outcome::passed) {
-    return {lost.while_running ? lost.outcome : Outcome::harness, lost.detail};
+    return {lost.phase == Phase::running ? lost.outcome : Outcome::harness, lost.detail};
   }
   if (!reply.value("ok", false)) return {Outcome::harness, reply.value("error", std::string())};
   RunVerdict verdict{outcome_of(reply.at("outcome")), reply.at("detail"), reply.at("worst_error")};
@@ -317,9 +320,9 @@ MeasureResult DeviceWorker::measure(std::span<const PlanWork> plans, const templ
   const Json reply = exchange(request, lost);
   MeasureResult result;
   if (lost.outcome != Outcome::passed) {
-    result.outcome = lost.while_running ? lost.outcome : Outcome::harness;
+    result.outcome = lost.phase == Phase::running ? lost.outcome : Outcome::harness;
     result.detail = lost.detail;
-    result.index = lost.while_running ? lost.index : -1;
+    result.index = lost.index;
     return result;
   }
   if (!reply.value("ok", false)) {

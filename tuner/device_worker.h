@@ -99,11 +99,14 @@ class DeviceWorker {
   double ceiling_gb_per_s(double read_share, int64_t bytes);
 
  private:
+  // What the child said last that it does: its own work, or a candidate's.
+  enum class Phase { preparing, running };
+
   // How a request ended without a reply.
   struct Lost {
     Outcome outcome = Outcome::passed;  // timeout or crash
     std::string detail;
-    bool while_running = false;  // a candidate
+    Phase phase = Phase::preparing;
     int64_t index = -1;
   };
 
@@ -113,7 +116,8 @@ class DeviceWorker {
   Json require_reply(const Json& request, std::string_view payload = {});
   void send_binary(const BinaryPtr& binary);
   Json plan_json(const PlanWork& plan);
-  Lost lose(bool late, bool while_running, int64_t index);
+  double timeout_s(Phase phase) const;
+  Lost lose(Received how, Phase phase, int64_t index);
   void after_reply(const Json& reply);
 
   WorkerOptions options_;

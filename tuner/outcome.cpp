@@ -1,5 +1,6 @@
 #include "tuner/outcome.h"
 
+#include <algorithm>
 #include <array>
 
 #include "jit/base/error.h"
@@ -33,6 +34,13 @@ Outcome outcome_of(const std::string& name) {
     if (name == row.name) return row.outcome;
   }
   fail(Status::internal, "unknown outcome \"{}\"", name);
+}
+
+bool disproves(Outcome outcome) { return outcome == Outcome::wrong || outcome == Outcome::trap; }
+
+bool disproves(const std::string& name) {
+  return std::any_of(kRows.begin(), kRows.end(),
+                     [&](const Row& row) { return name == row.name && disproves(row.outcome); });
 }
 
 }  // namespace kiln::tuner

@@ -19,6 +19,11 @@ enum class Outcome {
 const char* outcome_name(Outcome outcome);
 Outcome outcome_of(const std::string& name);  // fails with internal when unknown
 
+// Whether the outcome says for good that the config is broken. A timeout, a crash or a refused
+// launch may have been the machine's, and says nothing of the config.
+bool disproves(Outcome outcome);
+bool disproves(const std::string& name);  // likewise by the name; false for other reasons
+
 struct RunVerdict {
   Outcome outcome = Outcome::passed;
   std::string detail;

@@ -1,20 +1,11 @@
 #include "tuner/protocol.h"
 
+#include <optional>
+
+#include "jit/base/error.h"
 #include "tuner/wire.h"
 
 namespace kiln::tuner {
-namespace {
-
-// Key, arch and options are the parent's business; the child needs what a load needs.
-Hash128 hash_from_hex(const std::string& hex) {
-  Hash128 hash;
-  for (size_t i = 0; i < hash.bytes.size(); ++i) {
-    hash.bytes[i] = static_cast<uint8_t>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
-  }
-  return hash;
-}
-
-}  // namespace
 
 Json device_json(const runtime::DeviceInfo& info) {
   const Gpu& g = info.gpu;
@@ -78,6 +69,7 @@ runtime::DeviceInfo device_from_json(const Json& json) {
   return info;
 }
 
+// Options are the parent's business; the child needs what a load needs.
 Json binary_json(const jit::Binary& binary) {
   return Json{{"key", binary.key.hex()},
               {"arch", binary.arch},
@@ -88,7 +80,10 @@ Json binary_json(const jit::Binary& binary) {
 
 jit::Binary binary_from_json(const Json& json, std::string image) {
   jit::Binary binary;
-  binary.key = hash_from_hex(json.at("key"));
+  const std::string key = json.at("key");
+  const std::optional<Hash128> parsed = parse_hash(key);
+  if (!parsed) fail(Status::internal, "a binary came with the key {}, which is no hash", key);
+  binary.key = *parsed;
   binary.arch = json.at("arch");
   binary.entry = json.at("entry");
   binary.kind = static_cast<jit::BinaryKind>(json.at("kind").get<int>());

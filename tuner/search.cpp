@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 
+#include "runtime/choice.h"
 #include "runtime/plan_record.h"
 #include "runtime/workload.h"
 #include "tuner/binaries.h"
@@ -69,8 +70,8 @@ class Search {
   void add_jobs(const runtime::WorkloadItem& item, const Target& target, const std::string& label,
                 std::vector<Job>& jobs);
   std::optional<cache::Decision> finished(const Job& job);
-  std::optional<cache::DecisionRow> sound_decision(const Job& job);
-  bool holds_current(const Job& job, const Hash128& plan);
+  std::optional<runtime::JudgedDecision> serving_decision(const Job& job);
+  bool holds_current(const Job& job, const Hash128& plan, const Gpu& runs_on);
   std::optional<cache::Decision> standing_decision(const Job& job, DecisionKind kind);
   void keep(const Job& job, const cache::TuningResult& result, ProblemReport& report);
   void tell_pin(const Job& job);
@@ -152,12 +153,6 @@ double fastest_possible_ns(const Op& op, const Sizes& sizes, const Gpu& gpu) {
 std::string problem_text(const Job& job) {
   return fmt::format("{} {} {} on {}", job.op->name, job.problem.shape, job.problem.bucket,
                      job.gpu_label);
-}
-
-// Only what says that the code itself is broken; a timeout or a crash may have been the machine's.
-bool is_for_good(const cache::Rejection& rejection) {
-  return rejection.reason == outcome_name(Outcome::wrong) ||
-         rejection.reason == outcome_name(Outcome::trap);
 }
 
 bool contains(const std::vector<Hash128>& plans, const Hash128& plan) {
@@ -247,19 +242,18 @@ std::vector<Job> Search::make_jobs() {
 // The decision that leaves nothing to do for this problem.
 std::optional<cache::Decision> Search::finished(const Job& job) {
   if (options_.redo == TuneOptions::Redo::again) return std::nullopt;
-  const std::optional<cache::DecisionRow> row = sound_decision(job);
-  if (!row) return std::nullopt;
-  const cache::Decision& decision = row->decision;
+  const std::optional<runtime::JudgedDecision> serving = serving_decision(job);
+  if (!serving) return std::nullopt;
+  const cache::Decision& decision = serving->row.decision;
   // Whoever pinned it has decided, also where its plan is of another source by now.
   if (decision.kind == DecisionKind::pinned) return decision;
-  if (decision.scope == cache::Decision::Scope::part || !holds_current(job, decision.plan))
-    return std::nullopt;
+  if (decision.scope == cache::Decision::Scope::part || !serving->is_current) return std::nullopt;
   if (!job.target.limits.empty()) {
     const std::vector<cache::Timing> timings =
         store_.timings(job.problem, gpu_class_key(job.target.device));
     const bool is_measured =
         std::any_of(timings.begin(), timings.end(), [&](const cache::Timing& t) {
-          return t.limits == job.target.limits && holds_current(job, t.plan);
+          return t.limits == job.target.limits && holds_current(job, t.plan, job.target.device);
         });
     return is_measured ? std::optional(decision) : std::nullopt;
   }
@@ -269,19 +263,19 @@ std::optional<cache::Decision> Search::finished(const Job& job) {
   return decision.kind <= good_enough ? std::optional(decision) : std::nullopt;
 }
 
-// The best kind whose plan did not fail verification: a session uses no other.
-std::optional<cache::DecisionRow> Search::sound_decision(const Job& job) {
-  for (const DecisionKind kind : cache::kDecisionKinds) {
-    std::optional<cache::DecisionRow> row =
-        store_.find_decision(job.problem, gpu_class_key(job.target.gpu), kind);
-    if (row && row->failure.empty()) return row;
-  }
-  return std::nullopt;
+// The decision that a session on the GPU would use.
+std::optional<runtime::JudgedDecision> Search::serving_decision(const Job& job) {
+  std::vector<runtime::JudgedDecision> decisions =
+      runtime::judged_decisions(store_, *job.op, job.fixed, job.bucket, job.target.gpu);
+  const bool serves =
+      !decisions.empty() && decisions.back().verdict == runtime::JudgedDecision::Verdict::serves;
+  return serves ? std::optional(std::move(decisions.back())) : std::nullopt;
 }
 
-bool Search::holds_current(const Job& job, const Hash128& plan) {
+// runs_on: the GPU whose binaries the plan has.
+bool Search::holds_current(const Job& job, const Hash128& plan, const Gpu& runs_on) {
   const std::optional<cache::PlanRecord> record = store_.find_plan(plan);
-  return record && is_current(*record, *job.op, job.fixed, job.target.gpu);
+  return record && runtime::is_current(*record, *job.op, job.fixed, job.target.gpu, runs_on.arch());
 }
 
 // The decision among all candidates that a search among some of them does not replace.
@@ -290,7 +284,7 @@ std::optional<cache::Decision> Search::standing_decision(const Job& job, Decisio
   const std::optional<cache::DecisionRow> row =
       store_.find_decision(job.problem, gpu_class_key(job.target.gpu), kind);
   if (!row || row->decision.scope == cache::Decision::Scope::part || !row->failure.empty() ||
-      !holds_current(job, row->decision.plan))
+      !holds_current(job, row->decision.plan, job.target.gpu))
     return std::nullopt;
   const cache::Decision& decision = row->decision;
   const bool rejected_now =
@@ -330,7 +324,7 @@ void Search::tell_pin(const Job& job) {
   } else if (options_.redo == TuneOptions::Redo::again) {
     log(fmt::format("{}: it is pinned to {}, which serves whatever is measured", problem_text(job),
                     config));
-  } else if (!holds_current(job, pin->decision.plan)) {
+  } else if (!holds_current(job, pin->decision.plan, job.target.gpu)) {
     log(
         fmt::format("{}: it stays pinned to {}, but the op has changed since, so nothing proves "
                     "that config now; `kiln tune --again` measures beside the pin",
@@ -369,7 +363,7 @@ void Search::reject(const Job& job, const Candidate& candidate, const std::strin
                          .detail = detail});
   ++report.rejected[reason];
   log(fmt::format("{}: rejected {} ({}: {})", problem_text(job), candidate.text, reason, detail));
-  if (is_for_good(rejections_.back())) disprove(job, candidate, reason + ": " + detail);
+  if (disproves(outcome)) disprove(job, candidate, reason + ": " + detail);
 }
 
 // A plan that the store holds, perhaps as a decision proven with another driver, is found wrong
@@ -623,7 +617,7 @@ void Search::measure_on_device(const Job& job, ProblemReport& report) {
   std::vector<cache::Rejection> known_bad;
   if (options_.redo == TuneOptions::Redo::keep)
     known_bad = store_.rejections(job.problem, gpu_class_key(job.target.device));
-  std::erase_if(known_bad, [](const cache::Rejection& r) { return !is_for_good(r); });
+  std::erase_if(known_bad, [](const cache::Rejection& r) { return !disproves(r.reason); });
   const std::vector<Hash128> disproved = disproved_elsewhere(job);
   std::vector<std::pair<double, const Candidate*>> ranked;
   for (const Candidate& candidate : set.candidates) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "jit/base/error.h"
+#include "jit/base/rounding.h"
 
 namespace kiln::tuner {
 namespace {
@@ -18,8 +19,6 @@ constexpr double kGraphNs = 300'000;  // a replay that long hides the ends of a 
 constexpr int kReplays = 3;           // of a candidate in a round; their median counts
 constexpr int64_t kEmptyCalls = 200;
 constexpr int kMixCalls = 4;
-
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 // Time of a replay that was submitted while the device was busy with another one: on an idle device
 // the time between the events would hold the host's way to the launch too.

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <optional>
 
+#include "jit/base/rounding.h"
+
 namespace kiln::tuner {
 namespace {
 
@@ -22,8 +24,6 @@ constexpr int64_t kAllElements =
 constexpr int64_t kSamples = 4096;
 constexpr int64_t kMaxRowEdges = 4096;
 constexpr uint64_t kSampleStream = 0x5A3B1E;
-
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 bool is_output(const Arg& arg) { return arg.kind != ArgKind::input; }
 

@@ -75,19 +75,20 @@ struct TuneReport {
 };
 TuneReport tune(cache::Store& store, const TuneOptions& options);
 
-// Runs every stored winner for the device's class against its oracle there and records the
-// evidence.
+// Runs the decisions that serve the device's class, and those of better kinds that failed before,
+// against their oracles there and records the evidence.
 struct VerifyOptions {
   std::string device = "cuda:0";
   std::vector<std::string> ops;
   std::string worker;
   std::function<void(const std::string& line)> log;
 };
-// unproven: it could not be run, and says nothing of the config.
+// unproven: it could not be run to its end, which says nothing of the config.
 enum class VerifyOutcome { passed, failed, unproven };
 struct VerifyRow {
   cache::Problem problem;
   std::string config;
+  cache::DecisionKind kind = cache::DecisionKind::fallback;
   bool passed = false;
   VerifyOutcome outcome = VerifyOutcome::unproven;
   std::string detail;

@@ -1,7 +1,8 @@
-// verify(): every stored winner of the device's class runs against its oracle on the device, with
-// the binaries that the store holds.
+// verify(): what serves the device's class, and what a new proof could let serve, runs against its
+// oracle on the device, with the binaries that the store holds.
 #include <algorithm>
 
+#include "runtime/choice.h"
 #include "runtime/plan_record.h"
 #include "tuner/binaries.h"
 #include "tuner/device_worker.h"
@@ -40,16 +41,13 @@ Proof proof_of(cache::Store& store, Binaries& binaries, const cache::Decision& d
   const std::optional<cache::PlanRecord> record = store.find_plan(decision.plan);
   if (!record) fail(Status::not_found, "the store does not hold the plan of this decision");
   proof.record = *record;
-  if (!is_current(*record, op, proof.fixed, gpu)) {
-    fail(Status::unsupported,
-         "the decision is stale: the kernel's source has changed since, so it serves nobody; tune "
-         "again");
+  if (!runtime::is_current(*record, op, proof.fixed, gpu, gpu.sm())) {
+    fail(
+        Status::unsupported,
+        "the decision is stale: the kernel's source has changed since, so the binaries that it was "
+        "decided with serve nobody; tune again");
   }
   const templates::LaunchPlan launches = op.plan(proof.fixed, config, gpu);
-  if (record->kernels.size() != launches.kernels.size()) {
-    fail(Status::unsupported, "the stored plan has {} kernels, this build launches {}",
-         record->kernels.size(), launches.kernels.size());
-  }
   proof.work = {.op = &op,
                 .fixed = proof.fixed,
                 .config = config,
@@ -75,6 +73,29 @@ Proof proof_of(cache::Store& store, Binaries& binaries, const cache::Decision& d
   return proof;
 }
 
+// Of the problem of a listed decision: the one that serves, and the better ones that only want for
+// a proof. Without either the listed one, whose proof tells what is wrong with it.
+std::vector<cache::DecisionRow> decisions_to_run(cache::Store& store,
+                                                 const cache::DecisionRow& listed, const Gpu& gpu) {
+  using Verdict = runtime::JudgedDecision::Verdict;
+  const cache::Problem& problem = listed.decision.problem;
+  std::vector<cache::DecisionRow> rows;
+  try {
+    const Op& op = templates::require_op(problem.op);
+    const Sizes fixed = templates::parse_shape(op, parse_json(problem.shape, "shape"));
+    const Sizes bucket = templates::parse_dynamic(op, parse_json(problem.bucket, "bucket"));
+    if (runtime::problem_of(op, fixed, bucket) != problem) return {listed};
+    for (runtime::JudgedDecision& judged :
+         runtime::judged_decisions(store, op, fixed, bucket, gpu)) {
+      if (judged.verdict == Verdict::serves || judged.verdict == Verdict::unproven)
+        rows.push_back(std::move(judged.row));
+    }
+  } catch (const Error&) {
+    return {listed};
+  }
+  return rows.empty() ? std::vector{listed} : rows;
+}
+
 const char* outcome_text(VerifyOutcome outcome) {
   if (outcome == VerifyOutcome::unproven) return "not proven";
   return outcome == VerifyOutcome::passed ? "passed" : "FAILED";
@@ -97,13 +118,18 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
                                     : cache::Verified::device;
 
   Prover prover(worker, binaries);
+  std::vector<cache::Decision> decisions;
+  for (const cache::DecisionRow& listed : store.list_decisions()) {
+    const std::string& op = listed.decision.problem.op;
+    const bool wanted = options.ops.empty() ||
+                        std::find(options.ops.begin(), options.ops.end(), op) != options.ops.end();
+    if (listed.decision.gpu_class != gpu_class || !wanted) continue;
+    for (cache::DecisionRow& row : decisions_to_run(store, listed, gpu))
+      decisions.push_back(std::move(row.decision));
+  }
   std::vector<VerifyRow> rows;
-  for (const cache::DecisionRow& stored : store.list_decisions()) {
-    const cache::Decision& decision = stored.decision;
-    const bool wanted = options.ops.empty() || std::find(options.ops.begin(), options.ops.end(),
-                                                         decision.problem.op) != options.ops.end();
-    if (decision.gpu_class != gpu_class || !wanted) continue;
-    VerifyRow row{.problem = decision.problem, .config = decision.config};
+  for (const cache::Decision& decision : decisions) {
+    VerifyRow row{.problem = decision.problem, .config = decision.config, .kind = decision.kind};
     try {
       const Proof proof = proof_of(store, binaries, decision, gpu);
       const RunVerdict verdict = prover.prove(proof.work, proof.bucket);
@@ -111,9 +137,7 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
       row.detail = row.passed
                        ? verdict.detail
                        : fmt::format("{}: {}", outcome_name(verdict.outcome), verdict.detail);
-      const bool says_nothing =
-          verdict.outcome == Outcome::harness || verdict.outcome == Outcome::no_memory;
-      if (!says_nothing) {
+      if (row.passed || disproves(verdict.outcome)) {
         row.outcome = row.passed ? VerifyOutcome::passed : VerifyOutcome::failed;
         store.put_verification({.plan = proof.record.id,
                                 .problem = decision.problem,
@@ -129,8 +153,9 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
       row.detail = error.what();
     }
     if (options.log) {
-      options.log(fmt::format("{} {} {}: {} ({})", row.problem.op, row.problem.shape,
-                              row.problem.bucket, outcome_text(row.outcome), row.detail));
+      options.log(fmt::format("{} {} {}, {}: {} ({})", row.problem.op, row.problem.shape,
+                              row.problem.bucket, cache::kind_name(row.kind),
+                              outcome_text(row.outcome), row.detail));
     }
     rows.push_back(std::move(row));
   }

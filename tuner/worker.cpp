@@ -59,6 +59,7 @@ class Worker {
   PreparedCase& prepared_case(const Kit& kit, const Case& c, PreparedCase::Alignment alignment,
                               const RunnablePlan& oracle);
   void measure_plans(const Json& request, Json& reply);
+  runtime::DeviceCondition clocks();
   bool context_broken() noexcept;
 
   Channel& channel_;
@@ -187,6 +188,12 @@ PreparedCase& Worker::prepared_case(const Kit& kit, const Case& c,
   }
 }
 
+// The first reading loads NVML, which may take long: no candidate is to blame for that.
+runtime::DeviceCondition Worker::clocks() {
+  announce("clocks");
+  return device_->condition();
+}
+
 bool Worker::context_broken() noexcept {
   try {
     device_->synchronize(tools_->stream());
@@ -262,13 +269,13 @@ void Worker::measure_plans(const Json& request, Json& reply) {
   Json rounds = Json::array();
   const auto first_round = request.at("first_round").get<size_t>();
   for (size_t r = 0; r < request.at("rounds").get<size_t>(); ++r) {
-    const runtime::DeviceCondition before = device_->condition();
+    const runtime::DeviceCondition before = clocks();
     const size_t first = keys.empty() ? 0 : (first_round + r) % keys.size();
     times_ns.push_back(stopwatch_->round(keys, first, [&](size_t i) {
       reply["index"] = i;
       announce_run(i);
     }));
-    const runtime::DeviceCondition after = device_->condition();
+    const runtime::DeviceCondition after = clocks();
     const bool known = before.reading == runtime::ClockReading::available &&
                        after.reading == runtime::ClockReading::available;
     rounds.push_back({{"throttle_reasons",

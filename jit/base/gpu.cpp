@@ -9,6 +9,7 @@
 
 #include "jit/base/error.h"
 #include "jit/base/json.h"
+#include "jit/base/rounding.h"
 
 namespace kiln {
 namespace {
@@ -202,13 +203,11 @@ int64_t class_bandwidth_gb_per_s(const Gpu& gpu) {
   return std::llround(bandwidth);
 }
 
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
 }  // namespace
 
-std::string Gpu::arch() const {
-  return isa.empty() ? fmt::format("sm_{}{}", cc_major, cc_minor) : isa;
-}
+std::string Gpu::sm() const { return fmt::format("sm_{}{}", cc_major, cc_minor); }
+
+std::string Gpu::arch() const { return isa.empty() ? sm() : isa; }
 
 std::span<const Gpu> gpu_table() { return table(); }
 

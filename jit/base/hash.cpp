@@ -42,6 +42,23 @@ std::string Hash128::hex() const {
   return text;
 }
 
+std::optional<Hash128> parse_hash(std::string_view hex) {
+  Hash128 hash;
+  if (hex.size() != 2 * hash.bytes.size()) return std::nullopt;
+  const auto digit = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return -1;
+  };
+  for (size_t i = 0; i < hash.bytes.size(); ++i) {
+    const int high = digit(hex[2 * i]);
+    const int low = digit(hex[2 * i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    hash.bytes[i] = static_cast<uint8_t>(high << 4 | low);
+  }
+  return hash;
+}
+
 Hash128 hash_bytes(std::span<const std::byte> bytes) {
   return hash_memory(bytes.data(), bytes.size());
 }

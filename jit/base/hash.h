@@ -1,9 +1,11 @@
-// 128-bit content hashes (XXH3) over length-prefixed, named fields, so that no two records share an encoding.
-// Every key of the store is made here: hash inputs, never compiler output, paths, times or versions of libraries.
+// 128-bit content hashes (XXH3) over length-prefixed, named fields, so that no two records share an
+// encoding. Every key of the store is made here: hash inputs, never compiler output, paths, times
+// or versions of libraries.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +18,8 @@ struct Hash128 {
   std::string hex() const;  // 32 lower-case digits
   auto operator<=>(const Hash128&) const = default;
 };
+
+std::optional<Hash128> parse_hash(std::string_view hex);  // what hex() gives, and nothing else
 
 Hash128 hash_bytes(std::span<const std::byte> bytes);
 Hash128 hash_text(std::string_view text);

@@ -74,6 +74,8 @@ std::string canonical_json(const Json& value) {
   }
 }
 
+Json known_number(double value) { return value > 0 ? Json(value) : Json(nullptr); }
+
 std::string in_quotes(std::string_view name) {
   return Json(name).dump(-1, ' ', false, Json::error_handler_t::replace);
 }

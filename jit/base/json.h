@@ -19,6 +19,9 @@ std::string canonical_json(const Json& value);
 // "shape"), where, and why.
 Json parse_json(std::string_view text, std::string_view what);
 
+// null when it is 0: not known.
+Json known_number(double value);
+
 // A name from outside as a sentence may hold it: in double quotes and escaped as in JSON, so that
 // no NUL, line break or terminal sequence gets through. What is not UTF-8 becomes U+FFFD.
 std::string in_quotes(std::string_view name);

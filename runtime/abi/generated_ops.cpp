@@ -1,4 +1,5 @@
-// The op functions of kiln_ops.h. Made from templates/<op>/op.cpp by kiln_gen_ops: do not edit, a test compares.
+// The op functions of kiln_ops.h. Made from templates/<op>/op.cpp by kiln_gen_ops: do not
+// edit, a test compares.
 #include "runtime/abi/kiln.h"
 #include "runtime/call.h"
 
@@ -6,17 +7,22 @@ using kiln::runtime::call_op;
 using kiln::runtime::call_workspace;
 
 static_assert(sizeof(kiln_combine_topk_swa_args) == 112);
-kiln_status kiln_combine_topk_swa(kiln_plan* plan, const kiln_combine_topk_swa_args* args, void* stream) {
+kiln_status kiln_combine_topk_swa(kiln_plan* plan, const kiln_combine_topk_swa_args* args,
+                                  void* stream) {
   return call_op(plan, 0, args, stream);
 }
-kiln_status kiln_combine_topk_swa_workspace(kiln_plan* plan, const kiln_combine_topk_swa_args* args, uint64_t* bytes) {
+kiln_status kiln_combine_topk_swa_workspace(kiln_plan* plan, const kiln_combine_topk_swa_args* args,
+                                            uint64_t* bytes) {
   return call_workspace(plan, 0, args, bytes);
 }
 
 static_assert(sizeof(kiln_gather_dequant_kv_args) == 128);
-kiln_status kiln_gather_dequant_kv(kiln_plan* plan, const kiln_gather_dequant_kv_args* args, void* stream) {
+kiln_status kiln_gather_dequant_kv(kiln_plan* plan, const kiln_gather_dequant_kv_args* args,
+                                   void* stream) {
   return call_op(plan, 1, args, stream);
 }
-kiln_status kiln_gather_dequant_kv_workspace(kiln_plan* plan, const kiln_gather_dequant_kv_args* args, uint64_t* bytes) {
+kiln_status kiln_gather_dequant_kv_workspace(kiln_plan* plan,
+                                             const kiln_gather_dequant_kv_args* args,
+                                             uint64_t* bytes) {
   return call_workspace(plan, 1, args, bytes);
 }

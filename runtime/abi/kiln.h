@@ -14,8 +14,10 @@
  *   - The caller owns all device memory. Kiln allocates none in a call.
  *   - Strides are explicit, 64-bit, in elements of the tensor; the innermost stride is 1.
  *     Dimensions may be permuted. Lengths, slots and tables live on the device.
- *   - Rows of an output must not overlap, and of two dimensions with a stride one nests in the
- *     other: all rows of the one with the smaller stride fit between two steps of the other.
+ *   - A stride that is walked, because its dimension is larger than 1, is at least the extent of
+ *     the innermost dimension, of inputs as of outputs. One that is not walked may hold anything.
+ *   - Of an output with two strides one dimension nests in the other: all rows of the one with the
+ *     smaller stride fit between two steps of the other. Inputs may overlap beyond that.
  *   - Streams are `void *`: a cudaStream_t or CUstream; NULL is the legacy default stream.
  *   - Every struct starts with its size, so that it can grow: set it with sizeof. Of a result
  *     struct that is newer than the library, the fields that the library does not know are set to
@@ -23,10 +25,17 @@
  *   - A function that fails returns a status other than KILN_OK and leaves a sentence in
  *     kiln_last_error() of that thread. Nothing throws, prints, exits or changes errno, locale,
  *     signals or the current CUDA context of the caller.
+ *   - Each function lists the statuses of its own. Beside them, every function that takes a session
+ *     or a plan returns KILN_INVALID_ARGUMENT when that is NULL (unless NULL is said to be legal),
+ *     KILN_CLOSED after it was closed, and KILN_FORKED in a child that was forked after kiln_open.
+ *     Any function may return KILN_OUT_OF_MEMORY when host memory runs out, and KILN_INTERNAL.
  *   - An op call takes no lock, allocates nothing, reads no environment and synchronises nothing.
  *     It is legal while its stream is being captured. Only a call whose kernels were never
  *     prepared would have to compile: under capture, or after kiln_seal, it returns
  *     KILN_NOT_PREPARED and leaves the capture valid.
+ *   - All other functions are legal while any stream is being captured, in every capture mode and
+ *     on every thread; they record nothing and leave the capture valid. A capture or graph that
+ *     holds calls of a session must not be used after its kiln_close, which unloads the kernels.
  *   - Sessions and plans may be used from any thread. kiln_close must not run while another thread
  *     is inside a call on that session.
  *
@@ -118,8 +127,8 @@ typedef struct kiln_options {
   size_t size; /* sizeof(kiln_options) */
   /* "cuda:0" (default when NULL), "cuda:N"; "sim:SLUG": that GPU, simulated on this host */
   const char *device;
-  /* file of decisions and binaries; NULL: KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db; ":memory:"
-   * for none */
+  /* file of decisions and binaries; NULL: KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db, else
+   * $HOME/.cache/kiln/kiln.db, else none; ":memory:" for none */
   const char *store;
   const char *pack; /* read-only file under it; NULL: KILN_PACK, else none */
   kiln_log_fn log;  /* NULL: silent */
@@ -128,16 +137,23 @@ typedef struct kiln_options {
 } kiln_options;
 
 /* Opens a session on one device. Retains the device's primary context; compiles and loads nothing.
- * A store that cannot be used is not an error: the session then works from memory and says so once,
- * as a warning.
- * options: NULL for all defaults. session: receives the handle; NULL on failure.
- * KILN_NO_DRIVER, KILN_NOT_FOUND (no such device), KILN_UNSUPPORTED (compute capability below 8.0),
- * KILN_INVALID_ARGUMENT. */
+ * Makes the store's file and its folders where there are none, and writes one row of it, so that a
+ * file that cannot be written is known now; a damaged file is put aside and a new one is begun.
+ * A store that cannot be used is not an error: the session then reads what it can, else works from
+ * memory, and says so once, as a warning.
+ * options: NULL for all defaults; read and copied here, strings too, and not needed afterwards. log
+ * and log_user are used until kiln_close has returned.
+ * session: receives the handle; NULL on failure.
+ * KILN_INVALID_ARGUMENT, KILN_NO_DRIVER, KILN_NOT_FOUND (no such device), KILN_UNSUPPORTED (compute
+ * capability below 8.0, or a driver older than CUDA 11.4), KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY
+ * (also of the device). */
 KILN_API kiln_status kiln_open(const kiln_options *options, kiln_session **session);
 
 /* Frees the session and its plans; later calls on them return KILN_CLOSED. Its kernels are unloaded
- * at once, also while others use the device's context: finish the work that was launched, and
- * replay no captured graph that holds it, after this. NULL is legal. */
+ * at once, also while others use the device's context: finish the work that was launched before
+ * this, and replay no captured graph that holds it afterwards. NULL is legal.
+ * KILN_BAD_STATE while a kiln_prepare of this session, or the first call of an unprepared plan, is
+ * running; KILN_CLOSED when it was closed before. */
 KILN_API kiln_status kiln_close(kiln_session *session);
 
 /* done of total kernels are ready; what names the current one. Return non-zero to stop:
@@ -148,7 +164,8 @@ typedef int (*kiln_progress_fn)(void *user, int done, int total, const char *wha
 
 /* Makes every kernel ready that the workload can reach: the tuned config of every bucket of its
  * sizes, and the default config, which covers every legal size. Finds them in the store, compiles
- * what is missing, loads them and sets their attributes.
+ * what is missing, loads them and sets their attributes. Writes what it compiled to the store; one
+ * that refuses is a warning, not an error.
  * workload: JSON, NULL or "" for all ops with the model's shapes:
  *   {"tensor_parallel": 2,
  *    "ops": [{"op": "combine_topk_swa",
@@ -160,27 +177,32 @@ typedef int (*kiln_progress_fn)(void *user, int done, int total, const char *wha
  *   shape            the model's shapes when left out
  *   sizes            range [least, most] of a dynamic size; all buckets when left out
  * May be called again to add to what is prepared. Not legal after kiln_seal or inside a callback of
- * a prepare (KILN_BAD_STATE).
- * KILN_INVALID_ARGUMENT, KILN_NOT_FOUND, KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR,
- * KILN_DRIVER_ERROR, KILN_INTERRUPTED. */
+ * a prepare (KILN_BAD_STATE). After a failure what is ready stays ready.
+ * KILN_INVALID_ARGUMENT, KILN_NOT_FOUND (no such op), KILN_UNSUPPORTED, KILN_BAD_STATE,
+ * KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY (also of the device),
+ * KILN_INTERRUPTED. */
 KILN_API kiln_status kiln_prepare(kiln_session *session, const char *workload,
                                   kiln_progress_fn progress, void *user);
 
 /* From here on a compile is an error: calls that would need one return KILN_NOT_PREPARED.
- * Idempotent. KILN_BAD_STATE while a kiln_prepare of this session is running (also for
- * kiln_close). */
+ * Idempotent. KILN_BAD_STATE while a kiln_prepare of this session, or the first call of an
+ * unprepared plan, is running. */
 KILN_API kiln_status kiln_seal(kiln_session *session);
 
 /* Resolves an op and a fixed shape ("{\"format\": \"f1\"}", field names as in kiln_ops.h). Before
  * kiln_seal a plan whose kernels are not ready is legal; its first call outside capture compiles
- * them. After kiln_seal such a plan is refused with KILN_NOT_PREPARED.
- * plan: receives the handle; NULL on failure. Plans of equal op and shape share their kernels. */
+ * them. After kiln_seal such a plan is refused with KILN_NOT_PREPARED. Compiles and loads nothing
+ * itself.
+ * plan: receives the handle; NULL on failure. Plans of equal op and shape share their kernels.
+ * KILN_INVALID_ARGUMENT (the shape, or a NULL), KILN_NOT_FOUND (no such op), KILN_UNSUPPORTED (the
+ * op needs a newer compute capability), KILN_NOT_PREPARED. */
 KILN_API kiln_status kiln_plan_create(kiln_session *session, const char *op, const char *shape,
                                       kiln_plan **plan);
 
 /* Closes one plan; later calls on it return KILN_CLOSED. To be able to say so the library keeps a
  * shell of about 200 bytes for every plan that was ever created, until the process ends: create
- * plans once, not per call. NULL is legal. */
+ * plans once, not per call. NULL is legal. KILN_CLOSED when it, or its session, was closed before.
+ */
 KILN_API kiln_status kiln_plan_destroy(kiln_plan *plan);
 
 /* Text results: the text is copied into buffer (capacity bytes, always terminated unless
@@ -188,7 +210,9 @@ KILN_API kiln_status kiln_plan_destroy(kiln_plan *plan);
  * capacity 0, needed may be NULL. Too small a buffer truncates and is no error. */
 
 /* Can this session's device serve this op with this fixed shape? KILN_OK: yes. KILN_UNSUPPORTED,
- * KILN_NOT_FOUND or KILN_INVALID_ARGUMENT: no, and the text says why and what to use instead.
+ * KILN_NOT_FOUND or KILN_INVALID_ARGUMENT: no, and the text says why and what to use instead. After
+ * any failure the text is that of kiln_last_error(). Looks for NVRTC and loads it when the store
+ * lacks the kernel; compiles nothing.
  * shape: NULL asks about the op in general. */
 KILN_API kiln_status kiln_op_supported(kiln_session *session, const char *op, const char *shape,
                                        char *buffer, size_t capacity, size_t *needed);
@@ -196,8 +220,10 @@ KILN_API kiln_status kiln_op_supported(kiln_session *session, const char *op, co
 /* JSON: which config a call of these sizes takes and why: bucket, decision kind, evidence, binaries
  * with their registers, what was searched.
  * sizes: JSON object of dynamic sizes ("{\"num_tokens\": 1500}"); NULL for every bucket. Opens no
- * file that is not open. For sizes that were not prepared, would_take is what a prepare would
- * choose, when calls take the default instead; else null. */
+ * file that is not open, compiles and loads nothing. For sizes that were not prepared, would_take
+ * is what a prepare would choose, when calls take the default instead; else null.
+ * KILN_INVALID_ARGUMENT (shape, sizes, or a NULL op), KILN_NOT_FOUND (no such op), KILN_UNSUPPORTED
+ * (the op needs a newer compute capability). */
 KILN_API kiln_status kiln_explain(kiln_session *session, const char *op, const char *shape,
                                   const char *sizes, char *buffer, size_t capacity,
                                   size_t *needed);
@@ -226,7 +252,8 @@ typedef struct kiln_stats {
   uint64_t tunes;
 } kiln_stats;
 
-/* Counters of the session since kiln_open. */
+/* Counters of the session since kiln_open. KILN_INVALID_ARGUMENT: stats is NULL, or its size not
+ * set. */
 KILN_API kiln_status kiln_get_stats(kiln_session *session, kiln_stats *stats);
 
 /* Two digests of everything prepared so far, equal on ranks that compute the same:
@@ -237,6 +264,7 @@ typedef struct kiln_digests {
   uint8_t exact[16];
   uint8_t numerics[16];
 } kiln_digests;
+/* KILN_INVALID_ARGUMENT: digests is NULL, or its size not set. */
 KILN_API kiln_status kiln_get_digests(kiln_session *session, kiln_digests *digests);
 
 /* Memory of the session's device, the same way on a GPU and on a simulated one: for examples, tests
@@ -266,7 +294,7 @@ KILN_API kiln_status kiln_memory_read(kiln_session *session, void *to, const voi
 KILN_API kiln_status kiln_synchronize(kiln_session *session, void *stream);
 
 /* Hash of the op structs and versions that this library was built with, 16 bytes: compare it with
- * that of the process you talk to. */
+ * that of the process you talk to. KILN_INVALID_ARGUMENT: hash is NULL. */
 KILN_API kiln_status kiln_abi_hash(uint8_t hash[16]);
 
 #ifdef __cplusplus

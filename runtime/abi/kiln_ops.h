@@ -1,5 +1,5 @@
 /* The ops of Kiln. Made from templates/<op>/op.cpp by kiln_gen_ops: do not edit, a test compares.
- * Included by kiln.h, which has the rules that hold for every op. */
+ * Included by kiln.h, which has the rules that hold for every op and every status. */
 #ifndef KILN_OPS_H_
 #define KILN_OPS_H_
 
@@ -11,23 +11,26 @@ extern "C" {
 
 /* ---- combine_topk_swa ---- */
 
-/* Writes, for each query of a prefill chunk, one row of workspace indices: its top-k entries, then its window.
+/* Writes, for each query of a prefill chunk, one row of workspace indices: its top-k entries, then
+ * its window.
  *
  * For token t of request b (rows past the last request are padding: idx all -1, len 0):
- *   p  = seq_lens[b] - query_len[b] + (t - first row of b)     position of the token
- *   g0 = seq_lens[b] - gather_lens[b]                          first gathered window position
+ *   p  = seq_lens[b] - query_len[b] + (t - first row of b)   position of the token
+ *   g0 = seq_lens[b] - gather_lens[b]                        first gathered window position
  *   lc = ratio == 0 ? 0 : min((p + 1) / ratio, top_k)
  *   ws = max(p - 127, 0, g0);  lw = p - ws + 1
- *   idx[t, c]           = b * rows_per_request + topk[t, c] for c < lc when 0 <= topk[t, c] < compressed_rows, else -1
- *   idx[t, lc + i]      = b * rows_per_request + compressed_rows + (ws - g0) + i for i < lw
+ *   idx[t, c]           = b * rows_per_request + topk[t, c]   for c < lc when
+ *                         0 <= topk[t, c] < compressed_rows, else -1
+ *   idx[t, lc + i]      = b * rows_per_request + compressed_rows + (ws - g0) + i   for i < lw
  *   idx[t, c >= lc+lw]  = -1
  *   len[t] = lc + lw
- * lc and lw are never below 0, whatever the lengths hold. An invalid top-k value keeps its column and counts in
- * len.
+ * lc and lw are never below 0, whatever the lengths hold. An invalid top-k value keeps its column
+ * and counts in len.
  *
  * Formula: ops.md B15.2. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
- *   "ratio": tokens per compressed entry of the layer; 0: the layer has no compressed list (0 to 128)
+ *   "ratio": tokens per compressed entry of the layer; 0: the layer has no compressed list (0 to
+ *     128)
  *   "top_k": entries of a top-k row (0 to 8192)
  * A legal call holds:
  *   - idx_width is at least top_k + 128
@@ -37,12 +40,13 @@ extern "C" {
 typedef struct kiln_combine_topk_swa_args {
   /* sizeof of this struct */
   uint64_t struct_bytes;
-  /* in, i32 [num_tokens, top_k]: compressed entries of each row, request-local, the valid ones first */
+  /* in, i32 [num_tokens, top_k]: compressed entries of each row, request-local, the valid ones
+   * first */
   const int32_t *topk;
-  /* elements of topk from one row of the chunk, padding included to the next */
+  /* elements of topk from one row of the chunk to the next */
   int64_t topk_stride;
-  /* in, i32 [boundaries]: first row of each request and, last, their end; may be a slice: the first value is
-   * subtracted */
+  /* in, i32 [boundaries]: first row of each request and, last, their end; may be a slice: the
+   * first value is subtracted */
   const int32_t *query_start_loc;
   /* in, i32 [num_requests]: tokens of each request after this step */
   const int32_t *seq_lens;
@@ -50,13 +54,13 @@ typedef struct kiln_combine_topk_swa_args {
   const int32_t *gather_lens;
   /* out, i32 [num_tokens, idx_width]: workspace rows */
   int32_t *idx;
-  /* elements of idx from one row of the chunk, padding included to the next */
+  /* elements of idx from one row of the chunk to the next */
   int64_t idx_stride;
   /* out, i32 [num_tokens]: columns of idx that count */
   int32_t *len;
-  /* row of the chunk, padding included; 0 to 2147483647 */
+  /* rows of the chunk, padding included; 0 to 2147483647 */
   int64_t num_tokens;
-  /* request of the chunk; 0 to 2147483646 */
+  /* requests of the chunk; 0 to 2147483646 */
   int64_t num_requests;
   /* columns of idx that are written; 0 to 2147483647 */
   int64_t idx_width;
@@ -66,24 +70,34 @@ typedef struct kiln_combine_topk_swa_args {
   int64_t compressed_rows;
 } kiln_combine_topk_swa_args;
 
-/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device shows at the caller's next
- * synchronisation. KILN_INVALID_ARGUMENT, KILN_NOT_PREPARED, KILN_CLOSED, KILN_FORKED, KILN_DRIVER_ERROR. */
-KILN_API kiln_status kiln_combine_topk_swa(kiln_plan *plan, const kiln_combine_topk_swa_args *args, void *stream);
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_combine_topk_swa(kiln_plan *plan, const kiln_combine_topk_swa_args *args,
+                                           void *stream);
 
-/* Bytes of workspace that a call with these sizes needs (pointers in args are not looked at); 0 for ops without one. */
-KILN_API kiln_status kiln_combine_topk_swa_workspace(kiln_plan *plan, const kiln_combine_topk_swa_args *args, uint64_t *bytes);
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_combine_topk_swa_workspace(kiln_plan *plan,
+                                                     const kiln_combine_topk_swa_args *args,
+                                                     uint64_t *bytes);
 
 /* ---- gather_dequant_kv ---- */
 
 /* Copies the last entries of each request from its paged KV cache into a dense bf16 workspace.
  *
- * For request b, with g = gather_lens ? gather_lens[b] : lens[b] and s = lens[b] - g, and i < min(g, max_rows):
- *   x = s + i
- *   out[b, offset + i, 0..511] = entry x % page_size of page block_table[b, x / page_size], dequantised
- * Every element is the exact product of code and scale, rounded once to bf16 (nearest even, subnormals kept,
- * overflow to infinity); NaN codes and NaN scales give NaN. Other elements of out are left as they are. A row
- * whose entry does not exist (x < 0, a column beyond the table, a page outside the cache) becomes zeros;
- * nothing outside the cache is read.
+ * For request b:
+ *   g = gather_lens ? gather_lens[b] : lens[b];  s = lens[b] - g
+ *   for i < min(g, max_rows):  x = s + i
+ *   out[b, offset + i, 0..511] = entry x % page_size of page block_table[b, x / page_size]
+ * The entry is dequantised: every element is the exact product of code and scale, rounded once to
+ * bf16 (nearest even, subnormals kept, overflow to infinity); NaN codes and NaN scales give NaN.
+ * Other elements of out are left as they are. A row whose entry does not exist (x < 0, a column
+ * beyond the table, a page outside the cache) becomes zeros; nothing outside the cache is read.
  * Pages hold first the codes of all entries, then their scales (ops.md B8):
  *   f1: 512 E4M3 codes, 16 UE8M0 scales (one per 32 elements)             528 bytes an entry
  *   f2: 512 E2M1 codes (even element in bits 0..3), 32 E4M3 scales (one per 16)   288 bytes
@@ -103,11 +117,11 @@ typedef struct kiln_gather_dequant_kv_args {
   int64_t cache_stride;
   /* in, i32 [num_requests]: entries of each request */
   const int32_t *lens;
-  /* in, i32 [num_requests]: entries of each request that are wanted, counted from its end; NULL means all; NULL
-   * is legal */
+  /* in, i32 [num_requests]: entries of each request that are wanted, counted from its end; NULL
+   * means all; NULL is legal */
   const int32_t *gather_lens;
-  /* in, i32 [num_requests, table_width]: page of the cache for each page of a request; only entries in use are
-   * read */
+  /* in, i32 [num_requests, table_width]: page of the cache for each page of a request; only
+   * entries in use are read */
   const int32_t *block_table;
   /* elements of block_table from one request to the next */
   int64_t block_table_stride;
@@ -117,7 +131,7 @@ typedef struct kiln_gather_dequant_kv_args {
   int64_t out_stride0;
   /* elements of out from one row to the next; a multiple of 8 */
   int64_t out_stride1;
-  /* request; 0 to 2147483647 */
+  /* requests; 0 to 2147483647 */
   int64_t num_requests;
   /* capacity in rows: no request gathers more; 0 to 2147483647 */
   int64_t max_rows;
@@ -125,18 +139,27 @@ typedef struct kiln_gather_dequant_kv_args {
   int64_t offset;
   /* entries of a page; 1 to 65536 */
   int64_t page_size;
-  /* page of the cache; 0 to 2147483647 */
+  /* pages of the cache; 0 to 2147483647 */
   int64_t num_pages;
   /* columns of block_table; 0 to 2147483647 */
   int64_t table_width;
 } kiln_gather_dequant_kv_args;
 
-/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device shows at the caller's next
- * synchronisation. KILN_INVALID_ARGUMENT, KILN_NOT_PREPARED, KILN_CLOSED, KILN_FORKED, KILN_DRIVER_ERROR. */
-KILN_API kiln_status kiln_gather_dequant_kv(kiln_plan *plan, const kiln_gather_dequant_kv_args *args, void *stream);
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_gather_dequant_kv(kiln_plan *plan,
+                                            const kiln_gather_dequant_kv_args *args, void *stream);
 
-/* Bytes of workspace that a call with these sizes needs (pointers in args are not looked at); 0 for ops without one. */
-KILN_API kiln_status kiln_gather_dequant_kv_workspace(kiln_plan *plan, const kiln_gather_dequant_kv_args *args, uint64_t *bytes);
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_gather_dequant_kv_workspace(kiln_plan *plan,
+                                                      const kiln_gather_dequant_kv_args *args,
+                                                      uint64_t *bytes);
 
 #ifdef __cplusplus
 }

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <fstream>
 #include <mutex>
 
+#include "jit/base/environment.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/nvml.h"
 
@@ -111,7 +111,7 @@ Gpu reported_gpu(const Driver& driver, CUdevice device, const std::string& name)
 // "12.4 (550.54.15)". The kernel module is only known to belong to the system's own driver.
 std::string driver_text(const Driver& driver) {
   std::string kernel_module;
-  if (std::getenv("KILN_LIBCUDA") == nullptr) {
+  if (environment("KILN_LIBCUDA").empty()) {
     std::ifstream("/sys/module/nvidia/version") >> kernel_module;
   }
   if (kernel_module.empty()) return driver.version_text();

@@ -2,9 +2,9 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <vector>
 
+#include "jit/base/environment.h"
 #include "jit/base/error.h"
 #include "jit/base/library_file.h"
 
@@ -95,32 +95,26 @@ void bind_all(Symbols& symbols, Driver& driver) {
   symbols.require(driver.event_elapsed_time, "cuEventElapsedTime");
 }
 
-std::string join(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
 // The loader keeps one handle per file and counts its users; the count is never taken back, so the
 // file stays.
-void* open_file(const char* given, const std::string& file) {
+void* open_file(const std::string& given, const std::string& file) {
   void* handle = is_loadable(file) ? dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
   if (handle != nullptr) return handle;
   const char* reason = is_loadable(file) ? dlerror() : kNotLoadable;
   const std::string why = reason != nullptr ? reason : "no reason given";
-  if (given != nullptr) {
+  if (!given.empty()) {
     fail(
         Status::no_driver,
         "The CUDA driver was not found (searched: {}, named by KILN_LIBCUDA): {}. Correct or unset "
         "KILN_LIBCUDA.",
         file, why);
   }
-  const char* path = std::getenv("LD_LIBRARY_PATH");
+  const std::string path = environment("LD_LIBRARY_PATH");
   fail(Status::no_driver,
        "The CUDA driver was not found (searched: {} in LD_LIBRARY_PATH ({}), the loader's cache "
        "and the "
        "system's folders): {}. Install the NVIDIA driver, or set KILN_LIBCUDA to its {}.",
-       file, path != nullptr && *path != '\0' ? path : "not set", why, file);
+       file, path.empty() ? "not set" : path, why, file);
 }
 
 }  // namespace
@@ -141,11 +135,10 @@ std::string Driver::error_text(int error) const {
 }
 
 Driver Driver::load() {
-  const char* given = std::getenv("KILN_LIBCUDA");
-  if (given != nullptr && *given == '\0') given = nullptr;
+  const std::string given = environment("KILN_LIBCUDA");
 
   Driver driver;
-  driver.file = given != nullptr ? given : "libcuda.so.1";
+  driver.file = given.empty() ? "libcuda.so.1" : given;
   Symbols symbols(open_file(given, driver.file));
   bind_all(symbols, driver);
   if (driver.init == nullptr) {
@@ -158,7 +151,7 @@ Driver Driver::load() {
   if (!symbols.missing().empty()) {
     fail(Status::unsupported,
          "The CUDA driver {} (CUDA {}) lacks {}. Kiln needs a driver for CUDA 11.4 or newer.",
-         driver.file, driver.version_text(), join(symbols.missing()));
+         driver.file, driver.version_text(), fmt::join(symbols.missing(), ", "));
   }
   if (driver.version < kFirstVersionWithLibraries || driver.library_load_data == nullptr ||
       driver.library_unload == nullptr || driver.library_get_kernel == nullptr ||

@@ -2,7 +2,8 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
+#include "jit/base/environment.h"
+#include "jit/base/library_file.h"
 
 namespace kiln::runtime::cuda {
 namespace {
@@ -22,9 +23,9 @@ void bind(void* library, Function& function, const char* name) {
 // gone already.
 void NvmlCard::load() {
   tried_ = true;
-  const char* given = std::getenv("KILN_LIBNVML");
-  const char* file = given != nullptr && *given != '\0' ? given : "libnvidia-ml.so.1";
-  void* library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  const std::string given = environment("KILN_LIBNVML");
+  const std::string file = given.empty() ? "libnvidia-ml.so.1" : given;
+  void* library = is_loadable(file) ? dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
   if (library == nullptr) return;
 
   int (*init)() = nullptr;

@@ -90,14 +90,14 @@ const Op combine_topk_swa{
         "entries, then its window.",
     .doc =
         "For token t of request b (rows past the last request are padding: idx all -1, len 0):\n"
-        "  p  = seq_lens[b] - query_len[b] + (t - first row of b)     position of the token\n"
-        "  g0 = seq_lens[b] - gather_lens[b]                          first gathered window "
+        "  p  = seq_lens[b] - query_len[b] + (t - first row of b)   position of the token\n"
+        "  g0 = seq_lens[b] - gather_lens[b]                        first gathered window "
         "position\n"
         "  lc = ratio == 0 ? 0 : min((p + 1) / ratio, top_k)\n"
         "  ws = max(p - 127, 0, g0);  lw = p - ws + 1\n"
-        "  idx[t, c]           = b * rows_per_request + topk[t, c] for c < lc when 0 <= topk[t, c] "
-        "< compressed_rows, else -1\n"
-        "  idx[t, lc + i]      = b * rows_per_request + compressed_rows + (ws - g0) + i for i < "
+        "  idx[t, c]           = b * rows_per_request + topk[t, c]   for c < lc when\n"
+        "                        0 <= topk[t, c] < compressed_rows, else -1\n"
+        "  idx[t, lc + i]      = b * rows_per_request + compressed_rows + (ws - g0) + i   for i < "
         "lw\n"
         "  idx[t, c >= lc+lw]  = -1\n"
         "  len[t] = lc + lw\n"
@@ -110,8 +110,9 @@ const Op combine_topk_swa{
                   "tokens per compressed entry of the layer; 0: the layer has no compressed list",
                   0, 128),
             fixed("K", "top_k", "entries of a top-k row", 0, 8192),
-            dynamic("T", "num_tokens", "row of the chunk, padding included", 0, kMaxIndex),
-            dynamic("R", "num_requests", "request of the chunk", 0, kMaxIndex - 1),
+            stepped(dynamic("T", "num_tokens", "rows of the chunk, padding included", 0, kMaxIndex),
+                    "row of the chunk"),
+            dynamic("R", "num_requests", "requests of the chunk", 0, kMaxIndex - 1),
             dynamic("W", "idx_width", "columns of idx that are written", 0, kMaxIndex),
             dynamic("M", "rows_per_request", "workspace rows of one request", 0, kMaxIndex),
             dynamic("N", "compressed_rows", "workspace rows of one request before its window part",

@@ -107,16 +107,15 @@ const Op gather_dequant_kv{
         "Copies the last entries of each request from its paged KV cache into a dense bf16 "
         "workspace.",
     .doc =
-        "For request b, with g = gather_lens ? gather_lens[b] : lens[b] and s = lens[b] - g, and i "
-        "< min(g, max_rows):\n"
-        "  x = s + i\n"
-        "  out[b, offset + i, 0..511] = entry x % page_size of page block_table[b, x / page_size], "
-        "dequantised\n"
-        "Every element is the exact product of code and scale, rounded once to bf16 (nearest even, "
-        "subnormals kept, overflow to infinity); NaN "
-        "codes and NaN scales give NaN. Other elements of out are left as they are. A row whose "
-        "entry does not exist (x < 0, a column beyond "
-        "the table, a page outside the cache) becomes zeros; nothing outside the cache is read.\n"
+        "For request b:\n"
+        "  g = gather_lens ? gather_lens[b] : lens[b];  s = lens[b] - g\n"
+        "  for i < min(g, max_rows):  x = s + i\n"
+        "  out[b, offset + i, 0..511] = entry x % page_size of page block_table[b, x / page_size]\n"
+        "The entry is dequantised: every element is the exact product of code and scale, rounded "
+        "once to bf16 (nearest even, subnormals kept, overflow to infinity); NaN codes and NaN "
+        "scales give NaN. Other elements of out are left as they are. A row whose entry does not "
+        "exist (x < 0, a column beyond the table, a page outside the cache) becomes zeros; nothing "
+        "outside the cache is read.\n"
         "Pages hold first the codes of all entries, then their scales (ops.md B8):\n"
         "  f1: 512 E4M3 codes, 16 UE8M0 scales (one per 32 elements)             528 bytes an "
         "entry\n"
@@ -130,13 +129,14 @@ const Op gather_dequant_kv{
         {
             fixed("format", "format", "layout of the cache",
                   {{"f1", kF1}, {"f2", kF2}, {"f3", kF3}, {"f4", kF4}}),
-            dynamic("R", "num_requests", "request", 0, kMaxInt32),
+            stepped(dynamic("R", "num_requests", "requests", 0, kMaxInt32), "request"),
             dynamic("M", "max_rows", "capacity in rows: no request gathers more", 0, kMaxInt32),
             dynamic("offset", "offset", "first row of out that is written", 0, kMaxInt32),
             dynamic("page_size", "page_size", "entries of a page", 1, 65536),
-            dynamic("num_pages", "num_pages", "page of the cache", 0, kMaxInt32),
+            stepped(dynamic("num_pages", "num_pages", "pages of the cache", 0, kMaxInt32),
+                    "page of the cache"),
             dynamic("table_width", "table_width", "columns of block_table", 0, kMaxInt32),
-            derived("page_bytes", "bytes of a page",
+            derived("page_bytes", "byte of a page",
                     [](const Sizes& s) { return s["page_size"] * entry_bytes(s["format"]); }),
             derived("out_rows", "row", [](const Sizes& s) { return s["offset"] + s["M"]; }),
             derived("512", "element", [](const Sizes&) { return int64_t{512}; }),

@@ -27,7 +27,7 @@ inline const char* const kA100 = R"({"cc":80,"sm_count":108})";
 inline const char* const kRtx3090 = R"({"cc":86,"sm_count":82})";
 
 inline Problem sample_problem(int rows = 16) {
-  return {"combine_topk_swa", 1, R"({"K":512,"ratio":4})", R"({"T":)" + std::to_string(rows) + "}"};
+  return {"sample_op", 1, R"({"K":512,"ratio":4})", R"({"T":)" + std::to_string(rows) + "}"};
 }
 
 inline jit::Binary sample_binary(const std::string& name) {
@@ -36,7 +36,7 @@ inline jit::Binary sample_binary(const std::string& name) {
   binary.source_hash = hash_text("source of " + name);
   binary.arch = "sm_80";
   binary.options = "--fmad=false --gpu-architecture=sm_80";
-  binary.entry = "combine";
+  binary.entry = "sample_kernel";
   binary.kind = jit::BinaryKind::cubin;
   binary.image =
       "\x7f"
@@ -59,7 +59,7 @@ inline jit::Binary sample_binary(const std::string& name) {
 inline PlanRecord sample_plan(const std::string& name, const std::vector<jit::Binary>& binaries) {
   PlanRecord plan;
   plan.id = hash_text("plan " + name);
-  plan.op = "combine_topk_swa";
+  plan.op = "sample_op";
   plan.op_version = 1;
   plan.shape = sample_problem().shape;
   plan.config = R"({"name":")" + name + R"(","threads":128})";

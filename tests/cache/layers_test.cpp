@@ -199,7 +199,7 @@ TEST_F(StoreTest, FileThatOnlyAWriterCanMendIsNamedWithItsOwnVariable) {
       EXPECT_NE(told.find("(`kiln build --db " + path + "`) or " + other), std::string::npos)
           << told;
     };
-    write_file(path + "-wal", "a log");
+    write_file(path + "-wal", "a log that is longer than the header of one");
     expect_told("write-ahead log");
     std::filesystem::remove(path + "-wal");
     sql(path, "PRAGMA user_version = 0");

@@ -124,6 +124,30 @@ TEST_F(ProcessesTest, KilledWriterLeavesWholeResultsOnly) {
   EXPECT_EQ(count_files_with(".corrupt-"), 0u);
 }
 
+TEST_F(ProcessesTest, WhatAWriterThatWroteNothingLeftStandsInNoReadersWay) {
+  ASSERT_TRUE(open()->put(sample_result("a")));
+  write_file(path_ + "-wal", std::string(32, '\0'));
+  write_file(path_ + "-shm", std::string(32768, '\0'));
+  auto store = open(StoreOptions::Mode::read_only);
+  EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+  EXPECT_TRUE(store->warnings().empty());
+}
+
+TEST_F(ProcessesTest, ReadersAreServedWhileAnotherProcessOpensAndClosesTheStore) {
+  ASSERT_TRUE(open()->put(sample_result("a")));
+  const pid_t child = start_child([&] {
+    for (;;) open();
+    return 0;
+  });
+  for (int i = 0; i < 400; ++i) {
+    auto store = open(StoreOptions::Mode::read_only);
+    ASSERT_TRUE(store->find_decision(sample_problem(), kA100)) << "read " << i;
+    ASSERT_TRUE(store->warnings().empty()) << store->warnings()[0];
+  }
+  ::kill(child, SIGKILL);
+  wait_for(child);
+}
+
 TEST_F(ProcessesTest, ReaderAfterAKilledWriterNeedsAWriterFirst) {
   const pid_t child = start_child([&] {
     auto store = open();

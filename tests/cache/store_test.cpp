@@ -88,9 +88,9 @@ TEST_F(StoreTest, BinaryRowsNameOpResourcesAndSizes) {
   const auto rows = store->list_binaries();
   ASSERT_EQ(rows.size(), 2u);
   for (const BinaryRow& row : rows) {
-    EXPECT_EQ(row.op, "combine_topk_swa");
+    EXPECT_EQ(row.op, "sample_op");
     EXPECT_EQ(row.arch, "sm_80");
-    EXPECT_EQ(row.entry, "combine");
+    EXPECT_EQ(row.entry, "sample_kernel");
     EXPECT_EQ(row.registers, 40);
     EXPECT_EQ(row.spill_bytes, 24);
     EXPECT_EQ(row.image_bytes, static_cast<int64_t>(result.binaries[0].image.size()) +
@@ -294,7 +294,7 @@ TEST_F(StoreTest, DecisionOfOneKindIsFoundUnderABetterOne) {
 TEST_F(StoreTest, PlanOfAMissingBinaryRollsTheWholeResultBack) {
   auto store = open();
   TuningResult result = sample_result("a");
-  result.plans[0].kernels.push_back({hash_text("nowhere"), "combine", 64, 0});
+  result.plans[0].kernels.push_back({hash_text("nowhere"), "sample_kernel", 64, 0});
   EXPECT_FALSE(store->put(result));
   ASSERT_EQ(store->warnings().size(), 1u);
   EXPECT_NE(store->warnings()[0].find(hash_text("nowhere").hex()), std::string::npos);
@@ -346,17 +346,16 @@ TEST_F(StoreTest, ViewsAnswerInPlainSql) {
   EXPECT_EQ(
       sql("SELECT op, problem, gpu, config, kind, time_us, verified, decided_at FROM winners"),
       std::vector<std::string>{
-          R"(combine_topk_swa|{"K":512,"ratio":4,"T":16}|a100-sxm4-80gb|)"
+          R"(sample_op|{"K":512,"ratio":4,"T":16}|a100-sxm4-80gb|)"
           R"({"name":"a","threads":128}|measured|4.321|device|2023-11-14 22:13:20)"});
   EXPECT_EQ(sql("SELECT op, gpu, config, time_us, spread_us, rounds, verified FROM candidates"),
-            std::vector<std::string>{R"(combine_topk_swa|a100-sxm4-80gb|)"
+            std::vector<std::string>{R"(sample_op|a100-sxm4-80gb|)"
                                      R"({"name":"a","threads":128}|4.321|0.013|9|device)"});
-  EXPECT_EQ(
-      sql("SELECT op, gpu, config, stage, reason FROM rejects"),
-      std::vector<std::string>{R"(combine_topk_swa|a100-sxm4-80gb|{"threads":1024}|verify|wrong)"});
+  EXPECT_EQ(sql("SELECT op, gpu, config, stage, reason FROM rejects"),
+            std::vector<std::string>{R"(sample_op|a100-sxm4-80gb|{"threads":1024}|verify|wrong)"});
   EXPECT_EQ(sql("SELECT op, arch, ordinal, entry, threads, registers, spill_bytes FROM kernels"),
-            (std::vector<std::string>{"combine_topk_swa|sm_80|0|combine|128|40|24",
-                                      "combine_topk_swa|sm_80|1|combine|128|40|24"}));
+            (std::vector<std::string>{"sample_op|sm_80|0|sample_kernel|128|40|24",
+                                      "sample_op|sm_80|1|sample_kernel|128|40|24"}));
 }
 
 TEST_F(StoreTest, WinnersShowsTheBestKindOnly) {
@@ -371,6 +370,65 @@ TEST_F(StoreTest, WinnersShowsTheBestKindOnly) {
   }
   EXPECT_EQ(sql("SELECT kind, time_us, verified FROM winners"),
             (std::vector<std::string>{"measured|4.321|device", "default|NULL|NULL"}));
+}
+
+TEST_F(StoreTest, BestSoundKindGoesBeforeOneThatFailed) {
+  const TuningResult measured = sample_result("m", 16, DecisionKind::measured);
+  const TuningResult predicted = sample_result("p", 16, DecisionKind::predicted);
+  const auto say = [&](Store& store, const TuningResult& result, const std::string& detail) {
+    Verification verification = result.verifications[0];
+    verification.passed = detail.empty();
+    verification.detail = detail;
+    ASSERT_TRUE(store.put_verification(verification));
+  };
+  const auto expect = [&](DecisionKind kind, const std::string& failure) {
+    const auto store = open();
+    const auto rows = store->list_decisions();
+    ASSERT_EQ(rows.size(), 1u);
+    EXPECT_EQ(rows[0].decision.kind, kind);
+    EXPECT_EQ(rows[0].failure.empty(), failure.empty()) << rows[0].failure;
+    EXPECT_NE(rows[0].failure.find(failure), std::string::npos) << rows[0].failure;
+    const auto row = store->find_decision(sample_problem(), kA100);
+    EXPECT_EQ(row->decision.kind, kind);
+    EXPECT_EQ(row->failure, rows[0].failure);
+  };
+  const std::string in_sql = "SELECT kind, verified, failure FROM winners";
+  {
+    const auto store = open();
+    ASSERT_TRUE(store->put(measured));
+    ASSERT_TRUE(store->put(predicted));
+    say(*store, measured, "idx[0, 0] is 1");
+  }
+  expect(DecisionKind::predicted, "");
+  EXPECT_EQ(sql(in_sql), std::vector<std::string>{"predicted|device|NULL"});
+
+  say(*open(), predicted, "idx[2, 0] is 3");
+  expect(DecisionKind::measured, "idx[0, 0] is 1");
+  EXPECT_EQ(sql(in_sql), std::vector<std::string>{"measured|NULL|A100: idx[0, 0] is 1"});
+
+  say(*open(), measured, "");
+  expect(DecisionKind::measured, "");
+  EXPECT_EQ(sql(in_sql), std::vector<std::string>{"measured|device|NULL"});
+}
+
+TEST_F(StoreTest, ViewsOfAnOlderBuildAreReplacedByAWriterAndTheUsersOwnStay) {
+  ASSERT_TRUE(open()->put(sample_result("a")));
+  const std::string in_sql =
+      "SELECT name, sql FROM sqlite_schema WHERE type = 'view' ORDER BY name";
+  sql("CREATE VIEW mine AS SELECT op FROM winners");
+  const std::vector<std::string> before = sql(in_sql);
+  sql("DROP VIEW winners; CREATE VIEW winners AS SELECT 1 AS op; DROP VIEW rejects");
+  const std::vector<std::string> older = sql(in_sql);
+
+  EXPECT_TRUE(open(StoreOptions::Mode::read_only)->find_decision(sample_problem(), kA100));
+  EXPECT_EQ(sql(in_sql), older);
+  {
+    const auto store = open();
+    EXPECT_TRUE(store->warnings().empty());
+    EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+  }
+  EXPECT_EQ(sql(in_sql), before);
+  EXPECT_EQ(sql("SELECT op FROM mine"), std::vector<std::string>{"combine_topk_swa"});
 }
 
 TEST_F(StoreTest, OpeningForWritingMakesAPrivateFile) {

@@ -64,7 +64,7 @@ const Op kPlanted{
     .version = 1,
     .summary = "A test.",
     .source = "this file",
-    .sizes = {fixed("kind", "kind", "nothing", 1, 1), dynamic("N", "num_elements", "element", 0)},
+    .sizes = {fixed("kind", "kind", "nothing", 1, 1), dynamic("N", "num_elements", "elements", 0)},
     .args =
         {
             [] {

@@ -159,6 +159,19 @@ TEST_F(CallTest, OutputMayHaveItsDimensionsInAnotherOrder) {
                  "apart (out_stride0): it must be at least 576");
 }
 
+TEST(CallChecks, DimensionsOfAnInputMayShareRowsOfFullExtent) {
+  templates::Op op = staged_rows();
+  op.args.back().kind = templates::ArgKind::input;
+  const CallChecks checks(op, {{"format", 0}, {"C", 64}});
+  StagedRowsArgs args = staged_rows_args(8);
+  args.out_stride0 = 72;
+  args.out_stride1 = 72;
+  std::array<int64_t, kMaxFields> storage;
+  EXPECT_TRUE(checks.holds(checks.view(&args, storage.data())));
+  args.out_stride1 = 71;
+  EXPECT_FALSE(checks.holds(checks.view(&args, storage.data())));
+}
+
 TEST(CallChecks, OutputsWithMoreStridesThanTheCheckKnowsAreADefect) {
   templates::Op op = staged_rows();
   op.args.back() = templates::out("out", templates::DType::f32, "T C W padded", "result");

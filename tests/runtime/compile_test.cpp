@@ -1,7 +1,6 @@
 // From an empty store with the real NVRTC to kernels that the fake driver accepts, and a second
 // session that compiles nothing.
 #include <cuda.h>
-#include <signal.h>
 #include <sqlite3.h>
 
 #include <atomic>
@@ -254,38 +253,6 @@ TEST_F(CompileTest, TheNewestNvrtcThatTheDriverCanLoadIsUsed) {
   fake_cuda_set_driver_version(10020);
   EXPECT_REFUSED(kiln_prepare(open(), kWorkload, nullptr, nullptr), KILN_NO_COMPILER,
                  "it is of CUDA 98, and the driver, of CUDA 10,");
-}
-
-std::atomic<int> host_signals = 0;
-void count_signal(int) { ++host_signals; }
-
-TEST_F(CompileTest, SignalsStayWithTheHost) {
-  struct sigaction host {
-  }, before{};
-  host.sa_handler = count_signal;
-  sigaction(SIGINT, &host, &before);
-  struct Seen {
-    int calls = 0;
-    int taken_over = 0;
-    static int look(void* user, int, int, const char*) {
-      auto* seen = static_cast<Seen*>(user);
-      struct sigaction now {};
-      sigaction(SIGINT, nullptr, &now);
-      ++seen->calls;
-      if (now.sa_handler != count_signal) ++seen->taken_over;
-      return 0;
-    }
-  } seen;
-  kiln_session* session = open();
-  EXPECT_OK(kiln_prepare(session, kWorkload, Seen::look, &seen));
-  Seen::look(&seen, 0, 0, "");
-  EXPECT_EQ(stats(session).compiles, 2u);
-  EXPECT_GT(seen.calls, 2);
-  EXPECT_EQ(seen.taken_over, 0);
-  host_signals = 0;
-  raise(SIGINT);
-  EXPECT_EQ(host_signals, 1);
-  sigaction(SIGINT, &before, nullptr);
 }
 
 TEST_F(CompileTest, SupportIsAnsweredByTheCompilerWhenTheStoreIsEmpty) {

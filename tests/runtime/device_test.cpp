@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -749,6 +750,11 @@ TEST_F(DeviceTest, ConditionIsUnavailableWithoutNvml) {
   EXPECT_EQ(device->condition().reading, ClockReading::unavailable);
   setenv("KILN_LIBNVML", "libm.so.6", 1);
   EXPECT_EQ(Device::open("cuda:0")->condition().reading, ClockReading::unavailable);
+  const std::string fifo = ::testing::TempDir() + fmt::format("kiln-nvml-{}", getpid());
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  setenv("KILN_LIBNVML", fifo.c_str(), 1);  // opening it would wait for a writer
+  EXPECT_EQ(Device::open("cuda:0")->condition().reading, ClockReading::unavailable);
+  unlink(fifo.c_str());
 }
 
 }  // namespace

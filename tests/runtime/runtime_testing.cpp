@@ -59,8 +59,8 @@ Op make_staged_rows() {
   op.sizes = {
       templates::fixed("format", "format", "layout", {{"plain", 0}, {"packed", 1}}),
       templates::fixed("C", "width", "columns", 1, 4096),
-      templates::dynamic("T", "num_rows", "row", 0, kMostRows),
-      templates::dynamic("W", "width_out", "column of out", 0),
+      templates::dynamic("T", "num_rows", "rows", 0, kMostRows),
+      templates::dynamic("W", "width_out", "columns of out", 0),
       templates::derived("padded", "padded column", [](const Sizes& s) { return s["W"] + 8; })};
   Arg in = templates::in("in", DType::bf16, "T C", "rows");
   in.align_bytes = 16;
@@ -229,15 +229,15 @@ void seed_decision(cache::Store& store, const Gpu& gpu, const Decided& decided) 
   result.decision.time_ns = 1500;
   result.decision.default_time_ns = 3000;
   result.decision.decided_at = 1;
-  if (decided.verified) {
+  if (decided.proof != Proof::none) {
     cache::Verification verification;
     verification.plan = result.decision.plan;
     verification.problem = result.decision.problem;
     verification.by = cache::Verified::device;
     verification.card = "Seed Card";
     verification.driver = "older";
-    verification.passed = decided.passed;
-    verification.detail = decided.passed ? "3 cases" : "idx[0, 0] is 1, expected 2";
+    verification.passed = decided.proof == Proof::passed;
+    verification.detail = verification.passed ? "3 cases" : "idx[0, 0] is 1, expected 2";
     result.verifications = {verification};
   }
   ASSERT_TRUE(store.put(result));

@@ -84,14 +84,15 @@ std::vector<jit::Binary> fake_binaries(const templates::Op& op, const templates:
 // Seeds the store with the default config of every model shape of every op (and of staged_rows) for
 // the GPU.
 void seed_defaults(cache::Store& store, const Gpu& gpu);
+// What the newest verification of a plan said; none: there was none.
+enum class Proof { passed, failed, none };
 struct Decided {
   const templates::Op* op = nullptr;
   templates::Sizes fixed;
   templates::Sizes bucket;
   templates::Config config;
   cache::DecisionKind kind = cache::DecisionKind::measured;
-  bool verified = true;
-  bool passed = true;
+  Proof proof = Proof::passed;
 };
 // Seeds a decision with its plan, binaries and verification.
 void seed_decision(cache::Store& store, const Gpu& gpu, const Decided& decided);

@@ -42,7 +42,7 @@ class SessionTest : public RuntimeTest {
   }
   // One bucket of staged_rows {"plain", 64} gets this config.
   void decide(int64_t bucket, int64_t splits, DecisionKind kind = DecisionKind::measured,
-              bool verified = true, bool passed = true) {
+              Proof proof = Proof::passed) {
     with_store([&](cache::Store& store) {
       seed_decision(store, fake_gpu(0),
                     {.op = &staged_rows(),
@@ -50,8 +50,7 @@ class SessionTest : public RuntimeTest {
                      .bucket = {{"T", bucket}},
                      .config = {{"rows_per_cta", 4}, {"splits", splits}},
                      .kind = kind,
-                     .verified = verified,
-                     .passed = passed});
+                     .proof = proof});
     });
   }
   // The same decision, but its plan says that other binaries were verified.
@@ -507,7 +506,7 @@ TEST_F(SessionTest, SizesOfTheWorkloadLimitWhatIsPrepared) {
 }
 
 TEST_F(SessionTest, DecisionThatFailedVerificationIsNotUsed) {
-  decide(256, 4, DecisionKind::measured, true, false);
+  decide(256, 4, DecisionKind::measured, Proof::failed);
   kiln_session* session = open();
   ASSERT_OK(kiln_prepare(session, nullptr, nullptr, nullptr));
   const Json bucket =
@@ -518,7 +517,7 @@ TEST_F(SessionTest, DecisionThatFailedVerificationIsNotUsed) {
 }
 
 TEST_F(SessionTest, FailureWithAnOlderDriverNoLongerCountsWhenANewerOnePasses) {
-  decide(256, 4, DecisionKind::measured, true, false);
+  decide(256, 4, DecisionKind::measured, Proof::failed);
   with_store([&](cache::Store& store) {
     cache::Verification verification =
         store.verifications(store.list_decisions().at(0).decision.problem).at(0);
@@ -533,7 +532,7 @@ TEST_F(SessionTest, FailureWithAnOlderDriverNoLongerCountsWhenANewerOnePasses) {
 }
 
 TEST_F(SessionTest, MeasuredDecisionThatWasNeverVerifiedIsNotUsed) {
-  decide(256, 4, DecisionKind::measured, false);
+  decide(256, 4, DecisionKind::measured, Proof::none);
   kiln_session* session = open();
   const Json bucket =
       explain(session, "staged_rows", kStagedShape, "{\"num_rows\": 256}")["buckets"][0];
@@ -542,7 +541,7 @@ TEST_F(SessionTest, MeasuredDecisionThatWasNeverVerifiedIsNotUsed) {
 }
 
 TEST_F(SessionTest, PredictedDecisionIsUsedAndSaid) {
-  decide(256, 4, DecisionKind::predicted, false);
+  decide(256, 4, DecisionKind::predicted, Proof::none);
   kiln_session* session = open();
   ASSERT_OK(kiln_prepare(session, nullptr, nullptr, nullptr));
   EXPECT_EQ(
@@ -577,6 +576,24 @@ TEST_F(SessionTest, DecisionVerifiedWithAnotherSourceIsStale) {
   EXPECT_EQ(stats(session).decision_defaults, 4u);
 }
 
+TEST_F(SessionTest, StaleMeasurementDoesNotHideACurrentPrediction) {
+  decide(256, 4, DecisionKind::measured);
+  make_stale();
+  decide(256, 2, DecisionKind::predicted);
+  kiln_session* session = open();
+  const auto bucket = [&] {
+    return explain(session, "staged_rows", kStagedShape, "{\"num_rows\": 256}")["buckets"][0];
+  };
+  const Json before = bucket();
+  EXPECT_EQ(before["kind"], "predicted");
+  EXPECT_EQ(before["config"], Json({{"rows_per_cta", 4}, {"splits", 2}}));
+  EXPECT_EQ(before["verified"], "device");
+  ASSERT_OK(kiln_prepare(session, "{\"ops\": [{\"op\": \"staged_rows\"}]}", nullptr, nullptr));
+  EXPECT_EQ(bucket()["kind"], "predicted");
+  EXPECT_EQ(stats(session).decision_hits, 1u);
+  EXPECT_TRUE(log_.has("the measured decision")) << log_.text();
+}
+
 TEST_F(SessionTest, PinnedAndPredictedDecisionsKeepNoProofOfAnotherSource) {
   for (const DecisionKind kind : {DecisionKind::predicted, DecisionKind::pinned}) {
     decide(256, 4, kind);
@@ -599,7 +616,7 @@ TEST_F(SessionTest, PinnedAndPredictedDecisionsKeepNoProofOfAnotherSource) {
 }
 
 TEST_F(SessionTest, TunedConfigWhoseKernelCannotBeMadeFallsBackToTheDefault) {
-  decide(256, 4, DecisionKind::predicted, false);
+  decide(256, 4, DecisionKind::predicted, Proof::none);
   with_store([&](cache::Store& store) { EXPECT_TRUE(store.check().empty()); });
   // A file that holds the decision, but no binary of it.
   const std::string other = folder_.file("other.db");
@@ -688,6 +705,41 @@ TEST_F(SessionTest, FirstCallUnderCaptureIsRefusedAndLeavesTheCaptureValid) {
   cuGraphExecDestroy(exec);
   cuGraphDestroy(graph);
   cuStreamDestroy(stream);
+  cuCtxPopCurrent(nullptr);
+  cuDevicePrimaryCtxRelease(0);
+}
+
+// kiln.h: whatever is no op call is legal beside any capture and leaves it valid.
+TEST_F(SessionTest, LifeCycleLeavesCapturesValid) {
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxPushCurrent(context), CUDA_SUCCESS);
+  for (const unsigned flags : {CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING}) {
+    CUstream stream = nullptr;
+    ASSERT_EQ(cuStreamCreate(&stream, flags), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    const auto live_a_life = [&] {
+      kiln_session* session = open();
+      EXPECT_OK(kiln_op_supported(session, "combine_topk_swa", kCombineShape, nullptr, 0, nullptr));
+      EXPECT_OK(kiln_prepare(session, nullptr, nullptr, nullptr));
+      EXPECT_OK(kiln_seal(session));
+      kiln_plan* combine = plan(session, "combine_topk_swa", kCombineShape);
+      explain(session, "combine_topk_swa", kCombineShape, nullptr);
+      EXPECT_GT(stats(session).kernels_loaded, 0u);
+      digests(session);
+      EXPECT_OK(kiln_plan_destroy(combine));
+      EXPECT_OK(kiln_close(session));
+    };
+    live_a_life();
+    std::thread(live_a_life).join();
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    ASSERT_EQ(cuStreamIsCapturing(stream, &status), CUDA_SUCCESS);
+    EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    CUgraph graph = nullptr;
+    EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    cuGraphDestroy(graph);
+    cuStreamDestroy(stream);
+  }
   cuCtxPopCurrent(nullptr);
   cuDevicePrimaryCtxRelease(0);
 }

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "templates/kit.h"
 
 namespace kiln::templates {
@@ -39,6 +41,46 @@ TEST(Abi, EveryFieldIsDocumentedInTheCHeader) {
     for (const Arg& arg : op->args)
       EXPECT_NE(header.find(arg.doc.substr(0, 20)), std::string::npos) << arg.name;
   }
+}
+
+TEST(Abi, SizesAreCountsAndStridesStepOverOneItem) {
+  Op op = require_op("gather_dequant_kv");
+  const Op* listed[] = {&op};
+  const std::string header = c_ops_header(listed);
+  EXPECT_NE(header.find("/* pages of the cache; 0 to "), std::string::npos) << header;
+  EXPECT_NE(header.find("from one page of the cache to the next"), std::string::npos) << header;
+  for (Size& size : op.sizes) size.item.clear();
+  EXPECT_THROW(c_ops_header(listed), Error);
+}
+
+TEST(Abi, CHeaderStaysWithin100Columns) {
+  std::istringstream lines(c_ops_header(ops()));
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+}
+
+// The comment before the declaration of this function.
+std::string comment_of(const std::string& header, const std::string& function) {
+  const size_t declaration = header.find("KILN_API kiln_status " + function + "(");
+  EXPECT_NE(declaration, std::string::npos) << function;
+  const size_t comment = header.rfind("/*", declaration);
+  return header.substr(comment, declaration - comment);
+}
+
+TEST(Abi, CHeaderNamesEveryStatus) {
+  Op op = require_op("gather_dequant_kv");
+  const Op* listed[] = {&op};
+  const std::string call = comment_of(c_ops_header(listed), "kiln_gather_dequant_kv");
+  for (const char* status :
+       {"INVALID_ARGUMENT", "UNSUPPORTED", "NOT_PREPARED", "BAD_STATE", "CLOSED", "FORKED",
+        "NO_COMPILER", "COMPILE_ERROR", "DRIVER_ERROR", "OUT_OF_MEMORY"}) {
+    EXPECT_NE(call.find(status), std::string::npos) << status << "\n" << call;
+  }
+  const std::string none = comment_of(c_ops_header(listed), "kiln_gather_dequant_kv_workspace");
+  EXPECT_NE(none.find("INVALID_ARGUMENT"), std::string::npos) << none;
+  EXPECT_EQ(none.find("NOT_PREPARED"), std::string::npos) << none;
+  op.has_workspace = true;
+  const std::string some = comment_of(c_ops_header(listed), "kiln_gather_dequant_kv_workspace");
+  EXPECT_NE(some.find("NOT_PREPARED"), std::string::npos) << some;
 }
 
 TEST(TensorLayout, DenseStridesAndGivenOnes) {

@@ -19,12 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_file(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
 fs::path fresh_folder() {
   std::string name = (fs::temp_directory_path() / "kiln-cli-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder: " + name);
@@ -138,6 +132,16 @@ Result CliTest::run(const std::vector<std::string>& arguments) { return finish(s
 std::string CliTest::err_so_far() const { return read_file(path("err")); }
 
 int code(ExitCode exit_code) { return static_cast<int>(exit_code); }
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string read_file(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
 
 namespace {
 

@@ -61,6 +61,8 @@ class CliTest : public testing::Test {
 };
 
 int code(ExitCode exit_code);
+bool contains(const std::string& text, const std::string& part);
+std::string read_file(const std::filesystem::path& path);
 
 // One decided problem of the first op in the registry, as the tuner would store it: two candidates
 // measured, one rejected.

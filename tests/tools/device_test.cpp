@@ -16,10 +16,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 Json config(int64_t behaviour) { return {{"behaviour", behaviour}, {"twin", 0}}; }
 
 class ToyDevice : public CliTest {
@@ -137,6 +133,34 @@ TEST_F(ToyDevice, ConfigThatComputesSomethingElseIsExitCodeFiveAndIsServedNoMore
   for (const Json& answer : answers) EXPECT_EQ(answer["kind"], "default");
 }
 
+TEST_F(ToyDevice, PredictionServesInPlaceOfAMeasurementThatFailedAndTuneDecidesAnew) {
+  set_space({testing::kToyDefault, testing::kToyMiddling});
+  const Result built =
+      run({"build", "--gpu", "a100-sxm4-80gb", "--workload", one_problem(), "--json"});
+  ASSERT_EQ(built.code, 0) << built;
+  ASSERT_EQ(built.json()["problems"][0]["winner"], config(testing::kToyMiddling)) << built;
+  set_space({testing::kToyDefault, testing::kToyMiddling, testing::kToyFast});
+  ASSERT_EQ(run({"tune", "--workload", one_problem()}).code, 0);
+
+  const auto kind = [&] {
+    return run({"explain", "toy", "--device", "cuda:0", "--sizes", R"({"num_rows": 64})", "--json"})
+        .json()["buckets"][0]["kind"];
+  };
+  EXPECT_EQ(kind(), "measured");
+  environment["KILN_TOY_BEHAVIOUR"] = std::to_string(testing::kToyWrong);
+  const Result verified = run({"verify"});
+  EXPECT_EQ(verified.code, code(ExitCode::not_verified)) << verified;
+  EXPECT_TRUE(contains(verified.err, "the next sound decision does, or else the default"))
+      << verified;
+  EXPECT_FALSE(contains(verified.err, "--again")) << verified;
+  EXPECT_EQ(kind(), "predicted");
+
+  environment.erase("KILN_TOY_BEHAVIOUR");
+  const Result again = run({"tune", "--workload", one_problem(), "--json"});
+  EXPECT_EQ(again.json()["problems"][0]["state"], "tuned") << again;
+  EXPECT_EQ(kind(), "measured");
+}
+
 TEST_F(ToyDevice, WhatCannotBeRunIsUnprovenAndUnmeasuredAndExitCodeOne) {
   tune();
   environment["KILN_TOY_MEMORY_BYTES"] = "100000";
@@ -239,11 +263,31 @@ TEST_F(ToyDevice, StoreThatIsReplacedMeanwhileIsExitCodeSix) {
   EXPECT_EQ(decisions(), 1U);  // the second problem went into the file that is there now
 }
 
+TEST_F(ToyDevice, StoreThatIsOverwrittenMeanwhileIsExitCodeSix) {
+  set_space({testing::kToyDefault, testing::kToyFast, testing::kToyHang});
+  const pid_t pid = start({"tune", "--op", "toy"});
+  for (int i = 0; i < 6000 && decisions() == 0; ++i) std::this_thread::sleep_for(10ms);
+  std::filesystem::resize_file(db() + "-wal", 0);
+  const Result result = finish(pid);
+  EXPECT_EQ(result.code, code(ExitCode::store)) << result;
+}
+
 TEST_F(ToyDevice, StoreOnADiskThatFillsUpIsExitCodeSix) {
   most_file_bytes = 36 << 10;  // shared memory of 32 KiB fits, a log with a result does not
   const Result result = run({"tune", "--op", "toy"});
   EXPECT_EQ(result.code, code(ExitCode::store)) << result;
-  EXPECT_TRUE(contains(result.err, "were decided, but not kept")) << result;
+  EXPECT_TRUE(contains(result.err, "what this command found out may be lost")) << result;
+
+  most_file_bytes = -1;
+  tune();
+  most_file_bytes = 36 << 10;
+  for (int proofs = 0; proofs < 40; ++proofs) {  // until the log has no more room
+    const Result verified = run({"verify"});
+    if (verified.code == 0) continue;
+    EXPECT_EQ(verified.code, code(ExitCode::store)) << verified;
+    return;
+  }
+  FAIL() << "the disk never filled up";
 }
 
 TEST_F(ToyDevice, WorkerThatDiesWhileOpeningIsExitCodeOneWithTheReason) {

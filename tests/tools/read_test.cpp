@@ -11,10 +11,6 @@
 namespace kiln::cli {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::set<std::string> keys_of(const Json& object) {
   std::set<std::string> keys;
   for (const auto& [key, value] : object.items()) keys.insert(key);
@@ -206,7 +202,8 @@ TEST_F(ShowCommand, FilterPicksProblems) {
   EXPECT_EQ(count(field + "=" + bucket.begin().value().dump()), 1U);
   EXPECT_EQ(count(bucket.dump()), 1U);
   EXPECT_EQ(count(field + "=123456789"), 0U);
-  EXPECT_EQ(count("no_such_field=1"), 0U);
+  const Result unknown = run({"show", op_, "no_such_field=1"});
+  EXPECT_EQ(unknown.code, code(ExitCode::usage)) << unknown;
 }
 
 // A run that was stopped, or that found nothing right, leaves evidence and no decision.
@@ -341,6 +338,30 @@ TEST_F(ExplainCommand, HitNamesConfigKindLayerAndKeys) {
   EXPECT_EQ(answer["binaries"][0]["key"], seed.result.binaries[0].key.hex());
   EXPECT_EQ(answer["binaries"][0]["in_store"], true);
   EXPECT_EQ(answer["nearest"], Json::array());
+}
+
+TEST_F(ExplainCommand, StaleMeasurementDoesNotHideACurrentPrediction) {
+  Seed seed = make_seed("rtx-3090");
+  cache::TuningResult predicted = seed.result;
+  predicted.decision.kind = cache::DecisionKind::predicted;
+  predicted.decision.reason = "by the model";
+  // The measured one was made with kernels that this source does not make.
+  cache::PlanRecord& plan = seed.result.plans.front();
+  plan.id = hash_text("of another source");
+  plan.kernels.front().binary = seed.result.plans.back().kernels.front().binary;
+  seed.result.decision.plan = plan.id;
+  seed.result.verifications.front().plan = plan.id;
+  seed.result.timings.front().plan = plan.id;
+  store_seed(db(), seed);
+  seed.result = predicted;
+  store_seed(db(), seed);
+  const Result result = run({"explain", op_, "--shape", shape(seed), "--sizes", sizes(seed, 0),
+                             "--gpu", "rtx-3090", "--json"});
+  ASSERT_EQ(result.code, 0) << result;
+  const Json answer = result.json()["buckets"][0];
+  EXPECT_EQ(answer["kind"], "predicted") << result;
+  EXPECT_TRUE(contains(answer["reason"].get<std::string>(), "the measured decision")) << result;
+  EXPECT_TRUE(contains(answer["reason"].get<std::string>(), "stale")) << result;
 }
 
 TEST_F(ExplainCommand, SizeBesideAnEdgeTakesTheNearestBucketAndSaysSo) {

@@ -1,8 +1,5 @@
 // What a store that cannot serve means to the commands: who only reads says what is wrong and what
 // to type, who writes ends before any work.
-#include <fstream>
-#include <iterator>
-
 #include "tests/tools/cli.h"
 
 namespace kiln::cli {
@@ -10,10 +7,7 @@ namespace {
 
 class StoreFile : public CliTest {
  protected:
-  std::string bytes() const {
-    std::ifstream file(db(), std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  std::string bytes() const { return read_file(db()); }
 
   int files_put_aside() const {
     int count = 0;
@@ -54,8 +48,10 @@ TEST_F(StoreFile, WhatNeverWasAStoreIsLeftAloneByWritersToo) {
 
 TEST_F(StoreFile, WhatCannotBeReadIsNotAnEmptyAnswer) {
   write_file("kiln.db", "my notes\n");
-  for (const std::vector<std::string>& command :
-       {std::vector<std::string>{"ls", "--json"}, {"show", "combine_topk_swa", "--json"}}) {
+  const std::string op = templates::ops().front()->name;
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"ls", "--json"},
+                                                  {"show", op, "--json"},
+                                                  {"explain", op, "--gpu", "rtx-3090", "--json"}}) {
     const Result result = run(command);
     EXPECT_EQ(result.code, code(ExitCode::store)) << result;
     EXPECT_NE(result.err.find("not an SQLite file"), std::string::npos) << result;

@@ -1,6 +1,5 @@
 // The command line as such: help, names with suggestions, exit codes, one line per mistake.
 #include <algorithm>
-#include <fstream>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -209,12 +208,6 @@ TEST_F(Usage, NamesFromOutsideAreEscaped) {
   EXPECT_NE(not_utf8.err.find("no op is called \"\xef\xbf\xbd\""), std::string::npos) << not_utf8;
 }
 
-std::string file_text(const std::filesystem::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
 // What the library and the program read, by their sources.
 std::set<std::string> variables_of_the_code() {
   const std::regex read("(?:getenv|environment)\\(\"([A-Z_]+)\"\\)");
@@ -223,7 +216,7 @@ std::set<std::string> variables_of_the_code() {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(
              std::filesystem::path(KILN_SOURCE_FOLDER) / folder)) {
       if (entry.path().extension() != ".cpp") continue;
-      const std::string text = file_text(entry.path());
+      const std::string text = read_file(entry.path());
       for (std::sregex_iterator it(text.begin(), text.end(), read), end; it != end; ++it) {
         names.insert((*it)[1]);
       }
@@ -252,7 +245,7 @@ TEST_F(Usage, HelpAndReadmeListEveryVariableOfTheCodeOnce) {
   EXPECT_TRUE(names.contains("KILN_DB") && names.contains("TERM"));
   const std::multiset<std::string> once(names.begin(), names.end());
   EXPECT_EQ(first_words(run({"--help"}).out, "Environment:\n", "  "), once);
-  const std::string readme = file_text(std::filesystem::path(KILN_SOURCE_FOLDER) / "README.md");
+  const std::string readme = read_file(std::filesystem::path(KILN_SOURCE_FOLDER) / "README.md");
   EXPECT_EQ(first_words(readme, "## Environment\n", "| `"), once);
 }
 

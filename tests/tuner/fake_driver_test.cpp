@@ -14,6 +14,16 @@
 namespace kiln::tuner {
 namespace {
 
+// A workload of one shape and one bucket of the op.
+std::string one_problem(const templates::Op& op) {
+  Json sizes = Json::object();
+  const Json bucket = templates::dynamic_json(op, templates::all_buckets(op).front());
+  for (const auto& [field, edge] : bucket.items()) sizes[field] = {edge, edge};
+  const Json shape = templates::shape_json(op, op.model_shapes(2).front());
+  const Json entry = {{"op", op.name}, {"shape", shape}, {"sizes", sizes}};
+  return Json{{"ops", Json::array({entry})}}.dump();
+}
+
 class FakeDriver : public ::testing::Test {
  protected:
   void SetUp() override { setenv("KILN_LIBCUDA", KILN_FAKE_LIBCUDA, 1); }
@@ -75,9 +85,7 @@ TEST_F(FakeDriver, OnlyTheDriverOfTheDeviceInUseLimitsTheCompiler) {
   }
   options.device.clear();
   options.gpus = {"rtx-3090"};
-  options.workload =
-      R"({"ops": [{"op": "combine_topk_swa", "shape": {"ratio": 2, "top_k": 512},
-                   "sizes": {"num_tokens": [1, 1]}}]})";
+  options.workload = one_problem(*templates::ops().front());
   options.shortlist = 1;
   EXPECT_NO_THROW(tune(*store, options));
   EXPECT_GT(store->info().binaries, 0);

@@ -79,11 +79,12 @@ class Search : public ::testing::Test {
                                 std::vector<Hash128>{key});
   }
   cache::Decision forge(int64_t behaviour, DecisionKind kind, Source source,
-                        cache::Decision::Scope scope = cache::Decision::Scope::all) {
+                        cache::Decision::Scope scope = cache::Decision::Scope::all,
+                        const std::string& gpu_class = host_class()) {
     cache::TuningResult forged;
     forged.plans = {plan_of(behaviour, source)};
     forged.decision = {.problem = problem(),
-                       .gpu_class = host_class(),
+                       .gpu_class = gpu_class,
                        .gpu_label = "a100-sxm4-80gb",
                        .config = config_text(behaviour),
                        .plan = forged.plans[0].id,
@@ -98,11 +99,12 @@ class Search : public ::testing::Test {
   }
 
   // Says of the plan of a decision what a run of it on a card found.
-  void prove(const cache::Decision& decision, const std::string& card, bool passed) {
+  enum class Found { right, wrong };
+  void prove(const cache::Decision& decision, const std::string& card, Found found) {
     ASSERT_TRUE(store_->put_verification({.plan = decision.plan,
                                           .problem = decision.problem,
                                           .by = cache::Verified::device,
-                                          .passed = passed,
+                                          .passed = found == Found::right,
                                           .detail = "said by a test",
                                           .card = card,
                                           .driver = "older"}));
@@ -323,7 +325,7 @@ TEST_F(Search, PartialResultReplacesWhatTheSameRunFoundWrongOrWhatIsStale) {
 }
 
 TEST_F(Search, DecisionThatTurnsOutWrongIsDisprovenAtOnce) {
-  prove(forge(testing::kToyWrong, DecisionKind::measured, Source::current), kHost, true);
+  prove(forge(testing::kToyWrong, DecisionKind::measured, Source::current), kHost, Found::right);
   EXPECT_EQ(decision()->verified, cache::Verified::device);
   std::atomic<bool> stop{false};
   options_.stop = &stop;
@@ -342,6 +344,7 @@ TEST_F(Search, ScopeOfADecisionIsNotReadOutOfItsReason) {
   forged.decision = forge(testing::kToyFast, DecisionKind::measured, Source::current);
   forged.decision.reason = "only a part was tried within the budget: so it was said";
   ASSERT_TRUE(store_->put(forged));
+  prove(forged.decision, kHost, Found::right);
   EXPECT_EQ(tune_space(space).state, "kept");
   store_->forget(problem(), host_class());
   forge(testing::kToyFast, DecisionKind::measured, Source::current, cache::Decision::Scope::part);
@@ -350,7 +353,7 @@ TEST_F(Search, ScopeOfADecisionIsNotReadOutOfItsReason) {
 
 TEST_F(Search, DisprovedWinnerIsTunedAnew) {
   const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyWrong};
-  prove(forge(testing::kToyWrong, DecisionKind::measured, Source::current), kHost, false);
+  prove(forge(testing::kToyWrong, DecisionKind::measured, Source::current), kHost, Found::wrong);
   const ProblemReport row = tune_space(space);
   EXPECT_EQ(row.state, "tuned");
   EXPECT_EQ(row.winner, config_text(testing::kToyFast));
@@ -361,7 +364,7 @@ TEST_F(Search, DisprovedWinnerIsTunedAnew) {
 TEST_F(Search, WinnerThatFailedOnAnotherCardIsNotChosenAgain) {
   const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyMiddling};
   tune_space(space);
-  prove(decision()->decision, "another A100", false);
+  prove(decision()->decision, "another A100", Found::wrong);
   const ProblemReport row = tune_space(space);
   EXPECT_EQ(row.state, "tuned");
   EXPECT_EQ(row.rejected.at("failed verification"), 1);
@@ -371,7 +374,8 @@ TEST_F(Search, WinnerThatFailedOnAnotherCardIsNotChosenAgain) {
 
 TEST_F(Search, PinThatFailedIsToldAndTheProblemIsTuned) {
   const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyMiddling};
-  prove(forge(testing::kToyMiddling, DecisionKind::pinned, Source::current), "another A100", false);
+  prove(forge(testing::kToyMiddling, DecisionKind::pinned, Source::current), "another A100",
+        Found::wrong);
   for (const char* state : {"tuned", "kept"}) {
     log_.clear();
     const ProblemReport row = tune_space(space);
@@ -520,6 +524,54 @@ TEST_F(Search, VerifyFindsAWinnerThatIsWrongHere) {
   EXPECT_NE(rows[0].detail.find("wrong"), std::string::npos) << rows[0].detail;
 }
 
+TEST_F(Search, VerifyRunsWhatServesAndWhatFailedAboveIt) {
+  testing::set_toy_space({testing::kToyDefault, testing::kToyFast, testing::kToyMiddling});
+  prove(forge(testing::kToyMiddling, DecisionKind::predicted, Source::current), kHost,
+        Found::right);
+  prove(forge(testing::kToyFast, DecisionKind::measured, Source::current), kHost, Found::wrong);
+  const auto run = [&] {
+    return verify(*store_, {.device = "cuda:0", .ops = {}, .worker = TOY_WORKER, .log = {}});
+  };
+  // It failed with another driver, and the one here has been mended.
+  std::vector<VerifyRow> rows = run();
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].kind, DecisionKind::measured);
+  EXPECT_EQ(rows[1].kind, DecisionKind::predicted);
+  for (const VerifyRow& row : rows) EXPECT_EQ(row.outcome, VerifyOutcome::passed) << row.detail;
+  EXPECT_EQ(decision()->decision.kind, DecisionKind::measured);
+  EXPECT_EQ(decision()->verified, cache::Verified::device);
+  // What failed below the one that serves concerns nobody.
+  prove(forge(testing::kToyMiddling, DecisionKind::predicted, Source::current), kHost,
+        Found::wrong);
+  rows = run();
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].kind, DecisionKind::measured);
+}
+
+TEST_F(Search, VerifyDisprovesNoConfigThatTheMachineMayHaveStopped) {
+  for (const int64_t behaviour : {testing::kToyHang, testing::kToyAbort, testing::kToyRefused}) {
+    testing::set_toy_space({testing::kToyDefault, behaviour});
+    forge(behaviour, DecisionKind::predicted, Source::current);
+    const std::vector<VerifyRow> rows =
+        verify(*store_, {.device = "cuda:0", .ops = {}, .worker = TOY_WORKER, .log = {}});
+    ASSERT_EQ(rows.size(), 1u);
+    EXPECT_EQ(rows[0].outcome, VerifyOutcome::unproven) << rows[0].detail;
+    EXPECT_FALSE(rows[0].passed);
+    EXPECT_EQ(decision()->failure, "") << rows[0].detail;
+    store_->forget(problem(), host_class());
+  }
+}
+
+TEST_F(Search, VerifyDisprovesAConfigThatTraps) {
+  testing::set_toy_space({testing::kToyDefault, testing::kToyTrap});
+  forge(testing::kToyTrap, DecisionKind::predicted, Source::current);
+  const std::vector<VerifyRow> rows =
+      verify(*store_, {.device = "cuda:0", .ops = {}, .worker = TOY_WORKER, .log = {}});
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].outcome, VerifyOutcome::failed);
+  EXPECT_NE(decision()->failure.find("trap"), std::string::npos) << decision()->failure;
+}
+
 TEST_F(Search, DecisionOfAnotherSourceIsStaleAndNotKept) {
   tune_space({testing::kToyDefault, testing::kToyFast});
   // As an older source would have left it: the plan names another binary of the store.
@@ -540,6 +592,23 @@ TEST_F(Search, DecisionOfAnotherSourceIsStaleAndNotKept) {
   EXPECT_EQ(rows[0].outcome, VerifyOutcome::unproven);
   EXPECT_NE(rows[0].detail.find("stale"), std::string::npos) << rows[0].detail;
   EXPECT_EQ(tune_space({testing::kToyDefault, testing::kToyFast}).state, "tuned");
+}
+
+TEST_F(Search, StaleMeasurementIsNotRankedBesideAgainAndAgain) {
+  options_.device.clear();
+  options_.gpus = {"a100-sxm4-80gb"};
+  const std::string gpu_class = gpu_class_key(find_gpu("a100-sxm4-80gb"));
+  prove(forge(testing::kToyMiddling, DecisionKind::measured, Source::other,
+              cache::Decision::Scope::all, gpu_class),
+        kHost, Found::right);
+  const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyMiddling};
+  const ProblemReport first = tune_space(space);
+  EXPECT_EQ(first.state, "tuned") << log_;
+  EXPECT_EQ(first.kind, DecisionKind::predicted);
+  const ProblemReport second = tune_space(space);
+  EXPECT_EQ(second.state, "kept");
+  EXPECT_EQ(second.kind, DecisionKind::predicted);
+  EXPECT_EQ(second.winner, first.winner);
 }
 
 TEST_F(Search, LimitsOfAnotherGpuGiveItAPredictedDecision) {

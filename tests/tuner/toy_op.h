@@ -8,10 +8,10 @@
 namespace kiln::testing {
 
 enum ToyBehaviour : int64_t {
-  kToyDefault,            // right, 2000 ns
-  kToyFast,               // right, 1000 ns
-  kToyFastMoreRegisters,  // right, 1000 ns, a larger CTA
-  kToyMiddling,           // right, 1500 ns
+  kToyDefault,            // right, 2 ms
+  kToyFast,               // right, 1 ms
+  kToyFastMoreRegisters,  // right, 1 ms, a larger CTA
+  kToyMiddling,           // right, 1.5 ms
   kToyWrong,              // one element off
   kToyTrap,
   kToyHang,
@@ -26,7 +26,7 @@ enum ToyBehaviour : int64_t {
   kToyTrapsWhenTimed,
   kToyHangsWhenTimed,
   kToyImpossible,  // right, 0.001 ns
-  kToyRight,       // the first of eight that are right, 1200 ns and then 100 ns more each
+  kToyRight,       // the first of eight that are right, 1.2 ms and then 0.1 ms more each
   kToyRightEnd = kToyRight + 8,
   kToyChangesEarlierInput = kToyRightEnd,  // right, and changes x of the call before
   kToyBehaviours,

@@ -3,9 +3,13 @@
 //   KILN_TOY_MEMORY_BYTES  how much memory the device has
 //   KILN_TOY_L2_BYTES      its L2; small by default
 //   KILN_TOY_BEHAVIOUR     what every binary does that is not the default's or the oracle's
+//   KILN_TOY_CLOCKS_MS     how long its clocks take to be read the first time
 //   KILN_TOY_DIE=open      dies while the device is opened
+#include <chrono>
 #include <cstdlib>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "tests/tuner/host_device.h"
 #include "tests/tuner/toy_op.h"
@@ -36,7 +40,13 @@ class ToyDevice : public HostDevice {
     return HostDevice::load(loaded, threads, dynamic_smem_bytes);
   }
 
+  runtime::DeviceCondition condition() override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::exchange(clocks_ms_, 0)));
+    return HostDevice::condition();
+  }
+
  private:
+  int64_t clocks_ms_ = number("KILN_TOY_CLOCKS_MS", 0);
   const int64_t behaviour_ = number("KILN_TOY_BEHAVIOUR", -1);
 };
 

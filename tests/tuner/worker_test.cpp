@@ -193,6 +193,14 @@ TEST_F(WorkerTest, WhoHangsWhileMeasuredIsNamed) {
   EXPECT_EQ(result.index, 2);
 }
 
+TEST_F(WorkerTest, SlowClocksAreNotBlamedOnACandidate) {
+  const ScopedEnvironment slow("KILN_TOY_CLOCKS_MS", "1000");  // twice what a candidate may take
+  const auto worker = open();
+  const MeasureResult result = measure(*worker, {testing::kToyDefault, testing::kToyFast});
+  EXPECT_EQ(result.outcome, Outcome::passed) << result.detail;
+  EXPECT_EQ(worker->restarts(), 0);
+}
+
 TEST_F(WorkerTest, TooLittleMemoryIsAnAnswer) {
   const ScopedEnvironment little("KILN_TOY_MEMORY_BYTES", "100000");
   const auto worker = open();

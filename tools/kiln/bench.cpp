@@ -121,7 +121,7 @@ ExitCode run_bench(const BenchArguments& arguments, const Common& common) {
                               failed->problem),
                   "`kiln verify` tells whether its config is right on this device.");
   }
-  return ExitCode::ok;
+  return store.code_of_reading();
 }
 
 }  // namespace

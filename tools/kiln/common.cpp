@@ -59,21 +59,28 @@ CLI::App* add_command(CLI::App& app, Common& common, Chosen& chosen, const std::
   return command;
 }
 
-void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void print(std::string_view text) {
+  const std::string safe = printable(text);
+  std::fwrite(safe.data(), 1, safe.size(), stdout);
+}
 
 void print_json(const Json& value) {
   // Text of files and drivers may hold any bytes; what is not UTF-8 is replaced, never fatal.
   print(value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-void note(std::string_view sentence) { print_error(fmt::format("kiln: {}\n", sentence)); }
+void note(std::string_view sentence) {
+  print_error(fmt::format("kiln: {}\n", printable(sentence)));
+}
 
-void warn(std::string_view sentence) { print_error(fmt::format("kiln: warning: {}\n", sentence)); }
+void warn(std::string_view sentence) {
+  print_error(fmt::format("kiln: warning: {}\n", printable(sentence)));
+}
 
 void report_failure(std::string_view sentence, std::string_view next_step) {
   std::fflush(stdout);
-  print_error(fmt::format("kiln: {}\n", sentence));
-  if (!next_step.empty()) print_error(fmt::format("  {}\n", next_step));
+  print_error(fmt::format("kiln: {}\n", printable(sentence)));
+  if (!next_step.empty()) print_error(fmt::format("  {}\n", printable(next_step)));
 }
 
 OpenStore::OpenStore(const Common& common, StoreUse use) {
@@ -103,7 +110,13 @@ OpenStore::OpenStore(const Common& common, StoreUse use) {
   }
 }
 
-OpenStore::~OpenStore() { report_warnings(); }
+OpenStore::~OpenStore() { close(); }
+
+void OpenStore::close() {
+  if (store_ == nullptr) return;
+  report_warnings();
+  store_.reset();
+}
 
 void OpenStore::require_sound() {
   report_warnings();

@@ -69,6 +69,7 @@ class OpenStore {
 
   // After the work of a command that writes: fails when what was written is not there.
   void require_sound();
+  void close();  // says the last warnings
   // Of a command that only reads: `store` when the store could not be read to the end.
   ExitCode code_of_reading();
 

@@ -38,12 +38,6 @@ std::string problem_text(const cache::Problem& problem) {
   return short_json(shape) + ", " + short_json(bucket);
 }
 
-Json verified_json(cache::Verified verified) {
-  return verified == cache::Verified::none ? Json() : Json(cache::verified_name(verified));
-}
-
-Json known_number(double value) { return value > 0 ? Json(value) : Json(); }
-
 DecisionFilter decision_filter(cache::Store& store, const std::vector<std::string>& ops,
                                const std::vector<std::string>& gpus) {
   resolve_ops(ops);

@@ -13,9 +13,6 @@ namespace kiln::cli {
 Json problem_json(const cache::Problem& problem);
 std::string problem_text(const cache::Problem& problem);  // "ratio=2 top_k=512, num_tokens=256"
 
-Json verified_json(cache::Verified verified);  // null, "simulator", "device"
-Json known_number(double value);               // null when 0: not known
-
 // An empty list lets everything through.
 struct DecisionFilter {
   std::vector<std::string> ops;

@@ -99,10 +99,10 @@ void print_store(const StoreReport& report) {
     print(fmt::format("           DEFECT: {}\n", defect));
   if (!report.defects.empty()) {
     print(
-        "           records that do not hold are not used; `kiln tune` or `kiln build` makes "
-        "them anew\n");
+        "           records that do not hold are not used: `kiln tune --again` or `kiln build "
+        "--again` decides\n           them anew; to begin a new store, move the file away\n");
   }
-  if (report.exists && report.sound()) print("           every row and checksum holds\n");
+  if (report.exists && report.sound()) print("           every checksum holds\n");
 }
 
 struct CompilerReport {
@@ -224,17 +224,21 @@ ExitCode verdict(const StoreReport& store, const CompilerReport& compiler) {
   return compiler.version.empty() ? ExitCode::no_compiler : ExitCode::ok;
 }
 
-void print_abilities(const Abilities& can, bool has_device) {
-  const auto line = [](std::string_view command, bool works, std::string_view otherwise) {
-    print(fmt::format("  {:<8} {}\n", command, works ? "works" : otherwise));
+void print_abilities(const Abilities& can, const runtime::DeviceList& devices) {
+  const auto line = [](std::string_view command, std::string_view answer) {
+    print(fmt::format("  {:<8} {}\n", command, answer));
   };
+  const bool has_device = !devices.devices.empty();
+  const std::string_view works = "works";
   const std::string_view lacking = has_device ? "does not work: see above" : "needs a GPU here";
   print("\nOn this machine:\n");
-  line("build", can.build, "does not work: it needs NVRTC and a store that can be written");
-  line("tune", can.tune,
-       !has_device && can.build ? "no GPU here: ranks by the model, as build does" : lacking);
-  line("verify", can.verify, lacking);
-  line("bench", can.bench, lacking);
+  const std::string_view untuned =
+      !has_device && can.build ? "no GPU here: ranks by the model, as build does" : lacking;
+  line("build",
+       can.build ? works : "does not work: it needs NVRTC and a store that can be written");
+  line("tune", can.tune ? works : untuned);
+  line("verify", can.verify ? works : lacking);
+  line("bench", can.bench ? works : lacking);
 }
 
 ExitCode run_doctor(const Common& common) {
@@ -277,7 +281,7 @@ ExitCode run_doctor(const Common& common) {
   print_devices(devices, store);
   print(fmt::format("Worker     {}\n", worker.problem.empty() ? worker.path : worker.problem));
   print(fmt::format("Compiles   {} at once ({})\n", pool.workers, pool.why));
-  print_abilities(can, has_device);
+  print_abilities(can, devices);
   return code;
 }
 

@@ -153,7 +153,7 @@ Json answer_json(cache::Store& store, const templates::Op& op, const templates::
       {"config", templates::config_json(choice.config)},
       {"kind", cache::kind_name(choice.kind)},
       {"reason", choice.reason},
-      {"verified", verified_json(choice.verified)},
+      {"verified", cache::verified_json(choice.verified)},
       {"time_ns", known_number(choice.time_ns)},
       {"default_time_ns", known_number(choice.default_time_ns)},
       {"gain_over_default", knows_gain ? Json(choice.default_time_ns / choice.time_ns) : Json()},
@@ -260,7 +260,7 @@ ExitCode run_explain(const ExplainArguments& arguments, const Common& common) {
                 {"gpu", target.label},
                 {"layers", layers},
                 {"buckets", answers}});
-    return ExitCode::ok;
+    return store.code_of_reading();
   }
   print(fmt::format("{} version {}, shape {}, on {}\n", op.name, op.version, short_json(shape),
                     target.label));
@@ -268,7 +268,7 @@ ExitCode run_explain(const ExplainArguments& arguments, const Common& common) {
     print("\n");
     print_answer(answer, joined(layers.get<std::vector<std::string>>(), ", then "));
   }
-  return ExitCode::ok;
+  return store.code_of_reading();
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // Ctrl-C: the first asks the work to end cleanly, the second ends the program at once.
 //
-// SIGINT and SIGTERM are blocked and read from a descriptor instead of handled, because NVRTC puts
-// a SIGINT handler of its own in place while it compiles, which would end the program in the middle
-// of a write.
+// SIGINT and SIGTERM are blocked and read from a descriptor instead of handled: an ordinary thread
+// may print and take locks, a handler may not. It also holds where NVRTC's own handlers, which end
+// the process, cannot be kept out (jit/nvrtc_signals.h).
 #pragma once
 
 #include <atomic>

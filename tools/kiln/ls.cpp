@@ -1,4 +1,4 @@
-// `kiln ls`: every decision of the store and its pack, one row each.
+// `kiln ls`: what the store and its pack have decided, one row for each problem and GPU.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ Json rows_json(const std::vector<cache::DecisionRow>& rows) {
                     {"config", stored_json(decision.config)},
                     {"kind", cache::kind_name(decision.kind)},
                     {"time_ns", known_number(decision.time_ns)},
-                    {"verified", verified_json(row.verified)}});
+                    {"verified", cache::verified_json(row.verified)}});
   }
   return list;
 }
@@ -42,10 +42,12 @@ void print_rows(const std::vector<cache::DecisionRow>& rows) {
                {"VERIFIED"}});
   for (const cache::DecisionRow& row : rows) {
     const cache::Decision& decision = row.decision;
+    const char* verified =
+        row.verified == cache::Verified::none ? "no" : cache::verified_name(row.verified);
     table.add({decision.problem.op, problem_text(decision.problem), decision.gpu_label,
                cache::kind_name(decision.kind), short_json(stored_json(decision.config)),
                time_text(decision.time_ns), ratio_text(decision.default_time_ns, decision.time_ns),
-               row.verified == cache::Verified::none ? "no" : cache::verified_name(row.verified)});
+               row.failure.empty() ? verified : "FAILED"});
   }
   print(table.text());
 }

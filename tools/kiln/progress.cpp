@@ -44,7 +44,7 @@ Progress::~Progress() { finish(); }
 void Progress::line(const std::string& text) {
   const std::lock_guard lock(mutex_);
   clear_bar();
-  print_error(fmt::format("{}\n", text));
+  print_error(fmt::format("{}\n", printable(text)));
 }
 
 void Progress::update(int done, int total, const std::string& what, double eta_s) {

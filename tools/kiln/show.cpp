@@ -59,6 +59,20 @@ Fields parse_filter(const std::string& text) {
   return fields;
 }
 
+void require_fields(const templates::Op& op, const Fields& fields) {
+  std::vector<std::string> known;
+  for (const templates::Size& size : op.sizes) {
+    if (size.kind != templates::SizeKind::derived) known.push_back(size.field);
+  }
+  for (const auto& [name, value] : fields) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    throw Failure(
+        ExitCode::usage,
+        fmt::format("{} has no field {}{}", op.name, in_quotes(name), did_you_mean(name, known)),
+        fmt::format("Fields: {}.", joined(known)));
+  }
+}
+
 bool matches(const cache::Problem& problem, const Fields& fields) {
   Json all = stored_json(problem.shape);
   all.update(stored_json(problem.bucket));
@@ -216,7 +230,7 @@ Json evidence_json(cache::Store& store, const Evidence& evidence) {
   Json verifications = Json::array();
   for (const cache::Verification& verification : evidence.verifications) {
     verifications.push_back({{"config", stored_json(config_of(evidence, verification.plan))},
-                             {"by", verified_json(verification.by)},
+                             {"by", cache::verified_json(verification.by)},
                              {"passed", verification.passed},
                              {"detail", verification.detail},
                              {"tolerance", verification.tolerance},
@@ -251,7 +265,7 @@ Json evidence_json(cache::Store& store, const Evidence& evidence) {
     result["reason"] = decision.reason;
     result["time_ns"] = known_number(decision.time_ns);
     result["default_time_ns"] = known_number(decision.default_time_ns);
-    result["verified"] = verified_json(subject.decided->verified);
+    result["verified"] = cache::verified_json(subject.decided->verified);
     result["decided_at"] = decision.decided_at;
     result["layer"] = subject.decided->layer;
   }
@@ -425,6 +439,7 @@ ExitCode run_show(const ShowArguments& arguments, const Common& common) {
   }
 
   const Fields fields = parse_filter(arguments.filter);
+  require_fields(op, fields);
   OpenStore store(common, StoreUse::read);
   const std::vector<Subject> subjects = find_subjects(*store, op, arguments.gpus, fields);
 

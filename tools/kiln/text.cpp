@@ -147,6 +147,20 @@ std::string joined(const std::vector<std::string>& items, std::string_view separ
   return fmt::format("{}", fmt::join(items, separator));
 }
 
+std::string printable(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    const bool is_control = (code < 0x20 && c != '\n' && c != '\t') || code == 0x7f;
+    if (is_control) {
+      result += fmt::format("\\x{:02x}", code);
+    } else {
+      result += c;
+    }
+  }
+  return result;
+}
+
 void print_error(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
 }  // namespace kiln::cli

@@ -28,6 +28,9 @@ double parse_duration_s(std::string_view text);
 // Writes to stderr. One that is full or closed is no reason to end, and fmt::print would throw.
 void print_error(std::string_view text);
 
+// Control characters but newline and tab as \\xNN: text from outside must not steer a terminal.
+std::string printable(std::string_view text);
+
 // The known name that a typing mistake is most likely to have meant; "" when none is near.
 std::string nearest(std::string_view name, const std::vector<std::string>& known);
 // The end of a sentence about that name: "; did you mean \"ls\"?", or "." when none is near.

@@ -146,7 +146,7 @@ void print_next_steps(const tuner::TuneReport& report, const tuner::TuneOptions&
     print(
         fmt::format("  kiln bench{} --op {}    times beside the ceilings of this card\n", db, op));
   }
-  print(fmt::format("  kiln ls{}    every decision\n  kiln show {}{}    one op with its evidence\n",
+  print(fmt::format("  kiln ls{}    what each problem uses\n  kiln show {}{}    one op with its evidence\n",
                     db, op, db));
 }
 
@@ -178,14 +178,35 @@ Tally tally_of(const tuner::TuneReport& report) {
   return tally;
 }
 
-ExitCode say_how_it_ended(const tuner::TuneReport& report, OpenStore& store) {
+// Reads the file once more, because what other programs did to it may not show while it is open.
+void require_kept(const tuner::TuneReport& report, OpenStore& store, const Common& common) {
+  store.require_sound();
+  store.close();
+  OpenStore reopened(common, StoreUse::read);
+  const std::vector<cache::DecisionRow> rows = reopened->list_decisions();
+  const auto is_there = [&](const tuner::ProblemReport& problem) {
+    return problem.winner.empty() ||
+           std::any_of(rows.begin(), rows.end(), [&](const cache::DecisionRow& row) {
+             return row.decision.problem == problem.problem;
+           });
+  };
+  const bool all = std::all_of(report.problems.begin(), report.problems.end(), is_there);
+  if (all && reopened->info().trouble.empty()) return;
+  throw Failure(ExitCode::store,
+                fmt::format("what was decided is not in {} any more: it was changed meanwhile.",
+                            store_place(common).path),
+                "Keep other programs off that file and run the same command again; `kiln doctor` "
+                "checks the store.");
+}
+
+ExitCode say_how_it_ended(const tuner::TuneReport& report, OpenStore& store, const Common& common) {
   const Tally tally = tally_of(report);
   note(
       fmt::format("{} problems in {}: {} decided now, {} in part, {} kept from before, {} "
                   "failed, {} left.",
                   report.problems.size(), seconds_text(report.wall_s), tally.tuned, tally.partial,
                   tally.kept, tally.failed, tally.other));
-  store.require_sound();
+  require_kept(report, store, common);
   if (tally.not_stored > 0) {
     throw Failure(ExitCode::store,
                   fmt::format("{} problems were decided, but not kept.", tally.not_stored),
@@ -235,7 +256,7 @@ ExitCode run_tune(const TuneArguments& arguments, const Common& common, Verb ver
     print_rejections(report);
     if (store->info().trouble.empty()) print_next_steps(report, options, common);
   }
-  return say_how_it_ended(report, store);
+  return say_how_it_ended(report, store, common);
 }
 
 void add_shared_options(CLI::App& command, TuneArguments& arguments) {

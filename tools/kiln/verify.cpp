@@ -1,4 +1,5 @@
-// `kiln verify`: runs every stored config for the device's class against its oracle there.
+// `kiln verify`: runs the configs that serve the device's class, and those that failed before,
+// against their oracles there.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,6 +42,7 @@ Json rows_json(const std::vector<tuner::VerifyRow>& rows) {
     list.push_back({{"op", row.problem.op},
                     {"problem", problem_json(row.problem)},
                     {"config", stored_json(row.config)},
+                    {"kind", cache::kind_name(row.kind)},
                     {"passed", row.passed},
                     {"outcome", outcome_text(row)},
                     {"detail", row.detail}});
@@ -49,9 +51,10 @@ Json rows_json(const std::vector<tuner::VerifyRow>& rows) {
 }
 
 void print_rows(const std::vector<tuner::VerifyRow>& rows) {
-  Table table({{"OP"}, {"PROBLEM"}, {"CONFIG"}, {"RESULT"}, {"DETAIL"}});
+  Table table({{"OP"}, {"PROBLEM"}, {"CONFIG"}, {"KIND"}, {"RESULT"}, {"DETAIL"}});
   for (const tuner::VerifyRow& row : rows) {
     table.add({row.problem.op, problem_text(row.problem), short_json(stored_json(row.config)),
+               cache::kind_name(row.kind),
                row.outcome == tuner::VerifyOutcome::failed ? "FAILED" : outcome_text(row),
                row.detail});
   }
@@ -90,8 +93,8 @@ ExitCode run_verify(const VerifyArguments& arguments, const Common& common) {
     throw Failure(ExitCode::not_verified,
                   fmt::format("{} of {} stored configs failed on {} ({}).", failed, rows.size(),
                               device.id, device.name),
-                  fmt::format("Those are no longer served; the default is. `kiln tune{} --again` "
-                              "decides anew.",
+                  fmt::format("Those serve no session: the next sound decision does, or else the "
+                              "default. `kiln tune{}` decides anew.",
                               db_argument(common)));
   }
   if (unproven > 0) {
@@ -112,10 +115,11 @@ ExitCode run_verify(const VerifyArguments& arguments, const Common& common) {
 void add_verify(CLI::App& app, Common& common, Chosen& chosen) {
   auto arguments = std::make_shared<VerifyArguments>();
   CLI::App* command = add_command(
-      app, common, chosen, "verify", "Prove the stored configs against their oracles on a device",
+      app, common, chosen, "verify", "Prove the configs that serve a device against their oracles",
       "  kiln verify\n"
       "  kiln verify --device cuda:1\n"
       "  kiln verify --db shipped.db --json\n"
+      "What failed before runs again, so that a mended driver can clear it.\n"
       "Exit code 0 when all pass, 5 when one fails, 3 without a device.\n",
       [arguments, &common] { return run_verify(*arguments, common); });
   command->add_option("--device", arguments->device, "The device (default: cuda:0)")

@@ -28,6 +28,17 @@ TEST(HashRecord, IsTheHashOfLengthPrefixedFields) {
   EXPECT_EQ(HashRecord().field("ab", int64_t{-12}).hash(), hash_text(record));
 }
 
+TEST(Hash, IsReadBackFromItsDigitsAndFromNothingElse) {
+  const Hash128 hash = hash_text("kiln");
+  EXPECT_EQ(parse_hash(hash.hex()), hash);
+  std::string wrong = hash.hex();
+  EXPECT_FALSE(parse_hash(wrong + "0"));
+  EXPECT_FALSE(parse_hash(wrong.substr(2)));
+  wrong[5] = 'G';
+  EXPECT_FALSE(parse_hash(wrong));
+  EXPECT_FALSE(parse_hash(""));
+}
+
 TEST(HashRecord, EqualFieldsGiveEqualKeysWhateverWasHashedBefore) {
   auto key = [] { return HashRecord().field("a", "1").field("b", "2").hash(); };
   const Hash128 first = key();
