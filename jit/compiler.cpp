@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -55,6 +56,16 @@ CompileOptions for_arch(CompileOptions options, std::string_view arch) {
   if (std::count(options.extra.begin(), options.extra.end(), kLineInfo) == 0)
     options.extra.emplace_back(kLineInfo);
   return options;
+}
+
+// NVRTC puts the working folder before the names of sources that have none of their own, but the
+// same source must give the same image wherever it is compiled.
+void strip_working_folder(std::string& ptx) {
+  std::error_code error;
+  const std::string prefix = '"' + std::filesystem::current_path(error).string() + '/';
+  if (error) return;
+  for (size_t at = ptx.find(prefix); at != std::string::npos; at = ptx.find(prefix, at + 1))
+    ptx.erase(at + 1, prefix.size() - 1);
 }
 
 bool is_cubin(const CompileOptions& options) { return options.kind == BinaryKind::cubin; }
@@ -275,6 +286,7 @@ class NvrtcCompiler final : public Compiler {
     binary.log = without_times(program.log());
     if (result != NVRTC_SUCCESS) report(result, source, headers, all, binary.log);
     binary.image = program.image(options.kind);
+    if (options.kind == BinaryKind::ptx) strip_working_folder(binary.image);
     read_image(source, all, binary);
     return binary;
   }

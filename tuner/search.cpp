@@ -257,7 +257,7 @@ std::optional<cache::Decision> Search::finished(const Job& job) {
         });
     return is_measured ? std::optional(decision) : std::nullopt;
   }
-  if (simulates() && row->verified == cache::Verified::none) return std::nullopt;
+  if (simulates() && serving->row.verified == cache::Verified::none) return std::nullopt;
   const DecisionKind good_enough =
       worker_ != nullptr && !simulates() ? DecisionKind::measured : DecisionKind::predicted;
   return decision.kind <= good_enough ? std::optional(decision) : std::nullopt;
