@@ -69,14 +69,16 @@ TEST_F(SimulatorAgainstGpu, InstructionsGiveTheSameBits) {
   for (const runtime::sim::InstructionCase& one : runtime::sim::instruction_cases()) {
     const runtime::sim::InstructionInputs inputs = runtime::sim::instruction_inputs(one);
     const std::vector<uint64_t> real = run_instruction(*gpu, one, inputs);
-    if (one.is_exact) golden << instruction_digest(real) << " " << instruction_name(one) << "\n";
+    if (one.is_exact)
+      golden << runtime::sim::instruction_digest(real) << " " << runtime::sim::instruction_name(one)
+             << "\n";
     const std::vector<uint64_t> simulated = run_instruction(*simulator, one, inputs);
     size_t wrong = 0;
     for (size_t i = 0; i < real.size(); ++i) {
       if (agrees(one, real[i], simulated[i])) continue;
       if (++wrong > 1) continue;
-      ADD_FAILURE() << instruction_name(one) << " of " << std::hex << inputs.a[i] << ", "
-                    << inputs.b[i] << ", " << inputs.c[i] << ": the GPU says " << real[i]
+      ADD_FAILURE() << runtime::sim::instruction_name(one) << " of " << std::hex << inputs.a[i]
+                    << ", " << inputs.b[i] << ", " << inputs.c[i] << ": the GPU says " << real[i]
                     << ", the simulator " << simulated[i];
     }
     ++compared;
