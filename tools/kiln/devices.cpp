@@ -78,8 +78,10 @@ void print_tables(const runtime::DeviceList& list) {
     print(fmt::format("Devices of this machine (driver {}):\n{}", list.devices.front().driver,
                       devices.text()));
   }
-  Table gpus(limit_columns({{"GPU"}, {"NAME"}}));
-  for (const Gpu& gpu : gpu_table()) gpus.add(with_limits({gpu.slug, gpu.name}, gpu));
+  Table gpus(limit_columns({{"GPU"}, {"NAME"}, {"ALSO CALLED"}}));
+  for (const Gpu& gpu : gpu_table()) {
+    gpus.add(with_limits({gpu.slug, gpu.name, joined(gpu.aliases)}, gpu));
+  }
   print(fmt::format("\nGPUs by name, for --gpu and --limits:\n{}", gpus.text()));
 }
 
