@@ -45,9 +45,12 @@ struct Job {
   cache::Problem problem;
 };
 
+using State = ProblemReport::State;
+
 // Ends work on one problem with a state for its row.
 struct Abandoned {
-  std::string state;
+  State state;
+  std::string detail = {};
 };
 
 class Search {
@@ -276,7 +279,7 @@ std::optional<cache::Decision> Search::standing_decision(const Job& job, Decisio
 
 // Stores the result and tells what was decided.
 void Search::keep(const Job& job, const cache::TuningResult& result, ProblemReport& report) {
-  if (!store_.put(result)) throw Abandoned{std::string(kNotStored)};
+  if (!store_.put(result)) throw Abandoned{State::not_stored, "the store did not keep the result"};
   const cache::Decision& decision = result.decision;
   report.winner = decision.config;
   report.kind = decision.kind;
@@ -401,8 +404,8 @@ void Search::add_plan(const Job& job, const Candidate& candidate, cache::TuningR
 
 void Search::rank_only(const Job& job, ProblemReport& report) {
   const CandidateSet& set = candidates_of(job);
-  if (stopped()) throw Abandoned{"stopped"};
-  if (set.candidates.empty()) throw Abandoned{"failed: no config is legal"};
+  if (stopped()) throw Abandoned{State::stopped};
+  if (set.candidates.empty()) throw Abandoned{State::failed, "no config is legal"};
   const Sizes sizes =
       templates::with_derived(*job.op, job.kit->measured_case(job.fixed, job.bucket).sizes);
   const std::vector<Hash128> disproved = disproved_elsewhere(job);
@@ -420,8 +423,8 @@ void Search::rank_only(const Job& job, ProblemReport& report) {
     all_ns.push_back(model_ns(job, candidate, sizes));
     contenders.push_back(contender_of(candidate, {all_ns.back()}));
   }
-  if (ranked.empty()) throw Abandoned{"failed: no config is right"};
-  if (cut_short_ && contenders.size() == 1 && default_index) throw Abandoned{"partial"};
+  if (ranked.empty()) throw Abandoned{State::failed, "no config is right"};
+  if (cut_short_ && contenders.size() == 1 && default_index) throw Abandoned{State::partial};
   const Verdict verdict = decide(contenders, default_index, kModelNoise);
   const Candidate& winner = *ranked[verdict.winner];
 
@@ -478,7 +481,7 @@ std::vector<Search::Entrant> Search::verified_entrants(const Job& job,
   std::vector<Entrant> entrants;
   int harness_failures = 0;
   for (size_t i = 0; i < order.size(); ++i) {
-    if (stopped()) throw Abandoned{"stopped"};
+    if (stopped()) throw Abandoned{State::stopped};
     if (options_.budget_s > 0 && now_s() > verify_until_s && entrants.size() >= 2) {
       cut_short_ = true;
       report.rejected["not tried within the budget"] += static_cast<int64_t>(order.size() - i);
@@ -492,9 +495,9 @@ std::vector<Search::Entrant> Search::verified_entrants(const Job& job,
         entrants.push_back({.candidate = &candidate, .proof = verdict});
         break;
       case Outcome::no_memory:
-        throw Abandoned{"no memory"};
+        throw Abandoned{State::no_memory};
       case Outcome::harness:
-        if (++harness_failures > kHarnessRetries) throw Abandoned{"failed: " + verdict.detail};
+        if (++harness_failures > kHarnessRetries) throw Abandoned{State::failed, verdict.detail};
         log(fmt::format("{}: trying again after: {}", problem_text(job), verdict.detail));
         --i;
         break;
@@ -517,7 +520,7 @@ Samples Search::measured_samples(const Job& job, const Case& typical, std::vecto
   };
   while (!field.empty() && usable_rounds() < rounds &&
          samples.rounds.size() < static_cast<size_t>(kMostExtra * rounds)) {
-    if (stopped()) throw Abandoned{"stopped"};
+    if (stopped()) throw Abandoned{State::stopped};
     if (samples.rounds.size() >= kFirstRounds && out_of_time()) {
       cut_short_ = true;
       break;
@@ -532,9 +535,9 @@ Samples Search::measured_samples(const Job& job, const Case& typical, std::vecto
       samples.append(measured.samples);
       continue;
     }
-    if (measured.outcome == Outcome::no_memory) throw Abandoned{"no memory"};
+    if (measured.outcome == Outcome::no_memory) throw Abandoned{State::no_memory};
     if (measured.index < 0 || measured.index >= static_cast<int64_t>(field.size())) {
-      if (++harness_failures > kHarnessRetries) throw Abandoned{"failed: " + measured.detail};
+      if (++harness_failures > kHarnessRetries) throw Abandoned{State::failed, measured.detail};
       log(fmt::format("{}: measuring again after: {}", problem_text(job), measured.detail));
       continue;
     }
@@ -620,7 +623,7 @@ void Search::measure_on_device(const Job& job, ProblemReport& report) {
         measured_samples(job, typical, field, last ? kFinalRounds : kFirstRounds, report), &note);
     if (!field.empty() && !samples.rounds.empty())
       drop_impossible(job, typical, field, samples, report);
-    if (field.empty()) throw Abandoned{"failed: no candidate is right"};
+    if (field.empty()) throw Abandoned{State::failed, "no candidate is right"};
     if (first) {
       for (size_t i = 0; i < field.size(); ++i) field[i].first_ns = median(samples.times_ns[i]);
       all = field;
@@ -642,7 +645,7 @@ void Search::measure_on_device(const Job& job, ProblemReport& report) {
     return entrant.candidate->is_default();
   });
   // Nothing was compared with the default, so nothing is decided.
-  if (cut_short_ && only_default) throw Abandoned{"partial"};
+  if (cut_short_ && only_default) throw Abandoned{State::partial};
 
   std::vector<double> measured_all_ns, model_all_ns;
   for (const Entrant& entrant : all) {
@@ -737,7 +740,7 @@ ProblemReport Search::tune_one(const Job& job) {
   rejections_.clear();
   cut_short_ = false;
   try {
-    if (job.target.gpu.cc() < job.op->min_cc) throw Abandoned{"unsupported"};
+    if (job.target.gpu.cc() < job.op->min_cc) throw Abandoned{State::unsupported};
     const CandidateSet& set = candidates_of(job);
     report.space_size = set.space_size;
     report.kept = set.kept;
@@ -759,10 +762,11 @@ ProblemReport Search::tune_one(const Job& job) {
     } else {
       measure_on_device(job, report);
     }
-    if (cut_short_) report.state = "partial";
+    if (cut_short_) report.state = State::partial;
   } catch (const Abandoned& abandoned) {
     report.state = abandoned.state;
-    log(fmt::format("{}: {}", problem_text(job), report.state));
+    report.detail = abandoned.detail;
+    log(fmt::format("{}: {}", problem_text(job), report.state_text()));
   } catch (const Error& error) {
     // Trouble of this problem alone; what would meet every problem (no compiler, no worker) goes
     // up.
@@ -770,8 +774,9 @@ ProblemReport Search::tune_one(const Job& job) {
                        error.status() == Status::out_of_memory ||
                        error.status() == Status::compile_error;
     if (!local) throw;
-    report.state = fmt::format("failed: {}", error.what());
-    log(fmt::format("{}: {}", problem_text(job), report.state));
+    report.state = State::failed;
+    report.detail = error.what();
+    log(fmt::format("{}: {}", problem_text(job), report.state_text()));
   }
   // Without a decision to go with, the rejections are still worth keeping.
   if (!rejections_.empty()) store_.put_rejections(rejections_);
@@ -798,10 +803,10 @@ TuneReport Search::run() {
         problem_start_s_ + (deadline_s - problem_start_s_) / static_cast<double>(jobs.size() - i);
     ProblemReport row{.problem = job.problem, .gpu = job.gpu_label};
     if (stopped()) {
-      row.state = "stopped";
+      row.state = State::stopped;
       report.end = TuneReport::End::stopped;
     } else if (const std::optional<cache::Decision> kept = finished(job)) {
-      row.state = "kept";
+      row.state = State::kept;
       row.winner = kept->config;
       row.kind = kept->kind;
       row.winner_ns = kept->time_ns;
@@ -809,13 +814,13 @@ TuneReport Search::run() {
       row.tie_group = kept->tie_group;
       tell_pin(job);
     } else if (options_.budget_s > 0 && now_s() >= deadline_s) {
-      row.state = "budget";
+      row.state = State::budget;
       if (report.end == TuneReport::End::finished) report.end = TuneReport::End::budget;
     } else {
       tell_pin(job);
       row = tune_one(job);
-      if (row.state == "stopped") report.end = TuneReport::End::stopped;
-      if (row.state == "partial" && report.end == TuneReport::End::finished)
+      if (row.state == State::stopped) report.end = TuneReport::End::stopped;
+      if (row.state == State::partial && report.end == TuneReport::End::finished)
         report.end = TuneReport::End::budget;
     }
     report.problems.push_back(std::move(row));
@@ -827,7 +832,47 @@ TuneReport Search::run() {
   return report;
 }
 
+const char* state_name(State state) {
+  switch (state) {
+    case State::tuned:
+      return "tuned";
+    case State::partial:
+      return "partial";
+    case State::kept:
+      return "kept";
+    case State::no_memory:
+      return "no memory";
+    case State::budget:
+      return "budget";
+    case State::stopped:
+      return "stopped";
+    case State::unsupported:
+      return "unsupported";
+    case State::failed:
+    case State::not_stored:
+      return "failed";
+  }
+  fail(Status::internal, "unknown state {} of a problem", static_cast<int>(state));
+}
+
+const char* end_name(TuneReport::End end) {
+  switch (end) {
+    case TuneReport::End::finished:
+      return "finished";
+    case TuneReport::End::budget:
+      return "budget";
+    case TuneReport::End::stopped:
+      return "stopped";
+  }
+  fail(Status::internal, "unknown end {} of a tuning", static_cast<int>(end));
+}
+
 }  // namespace
+
+std::string ProblemReport::state_text() const {
+  const std::string name = state_name(state);
+  return detail.empty() ? name : name + ": " + detail;
+}
 
 TuneReport tune(cache::Store& store, const TuneOptions& options) {
   return Search(store, options).run();
@@ -840,7 +885,7 @@ Json TuneReport::json() const {
                     {"shape", Json::parse(p.problem.shape, nullptr, false)},
                     {"bucket", Json::parse(p.problem.bucket, nullptr, false)},
                     {"gpu", p.gpu},
-                    {"state", p.state},
+                    {"state", p.state_text()},
                     {"space", p.space_size},
                     {"kept", p.kept},
                     {"distinct_binaries", p.distinct_binaries},
@@ -858,11 +903,10 @@ Json TuneReport::json() const {
                     {"wall_s", p.wall_s}});
     if (p.winner.empty()) rows.back()["winner"] = nullptr;
   }
-  const char* ends[] = {"finished", "budget", "stopped"};
   return {{"problems", rows},
           {"worker_restarts", worker_restarts},
           {"wall_s", wall_s},
-          {"end", ends[static_cast<int>(end)]}};
+          {"end", end_name(end)}};
 }
 
 }  // namespace kiln::tuner
