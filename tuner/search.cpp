@@ -3,7 +3,6 @@
 // without one the analytic model ranks.
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <numeric>
 #include <optional>
 
@@ -456,8 +455,7 @@ void Search::rank_only(const Job& job, ProblemReport& report) {
       .scope = scope(),
       .tie_group = tie_group,
       .time_ns = all_ns[verdict.winner],
-      .default_time_ns = default_index ? all_ns[*default_index] : 0,
-      .decided_at = std::time(nullptr)};
+      .default_time_ns = default_index ? all_ns[*default_index] : 0};
   if (auto standing = standing_decision(job, DecisionKind::predicted))
     result.decision = std::move(*standing);
   result.rejections = std::move(rejections_);
@@ -724,8 +722,7 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
                      .limits = job.target.limits,
                      .tie_group = tie_group,
                      .time_ns = winner_ns,
-                     .default_time_ns = default_ns,
-                     .decided_at = std::time(nullptr)};
+                     .default_time_ns = default_ns};
   report.spread_ns = spread(samples.times_ns[verdict.winner]);
   if (auto standing = standing_decision(job, kind)) {
     result.decision = std::move(*standing);

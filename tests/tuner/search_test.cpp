@@ -627,6 +627,17 @@ TEST_F(Search, StaleMeasurementIsNotRankedBesideAgainAndAgain) {
   EXPECT_EQ(second.winner, first.winner);
 }
 
+TEST_F(Search, ResultIsKeptOverOneThatAClockDatedInTheFuture) {
+  const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyMiddling};
+  cache::TuningResult ahead;
+  ahead.decision = forge(testing::kToyMiddling, DecisionKind::measured, Source::other);
+  ahead.decision.decided_at = 4'000'000'000;
+  ASSERT_TRUE(store_->put(ahead));
+  EXPECT_EQ(tune_space(space).state_text(), "tuned");
+  EXPECT_EQ(decision()->decision.config, config_text(testing::kToyFast));
+  EXPECT_EQ(tune_space(space).state_text(), "kept");
+}
+
 TEST_F(Search, LimitsOfAnotherGpuGiveItAPredictedDecision) {
   testing::store_toy_binaries(*store_, "sm_86");
   options_.limits = "rtx-3090";
