@@ -59,9 +59,15 @@ class Search {
   TuneReport run();
 
  private:
-  // One candidate on its way through verification and measuring.
+  // A candidate that is to be tried, with what the model says of it.
+  struct Ranked {
+    const Candidate* candidate = nullptr;
+    double model_ns = 0;
+  };
+  // One on its way through verification and measuring.
   struct Entrant {
     const Candidate* candidate = nullptr;
+    double model_ns = 0;
     RunVerdict proof;
     double first_ns = 0;  // median of the first stage, which all were in
   };
@@ -80,10 +86,12 @@ class Search {
   ProblemReport tune_one(const Job& job);
   void rank_only(const Job& job, ProblemReport& report);
   void measure_on_device(const Job& job, ProblemReport& report);
-  std::vector<Entrant> verified_entrants(const Job& job, const std::vector<const Candidate*>& order,
+  std::vector<Ranked> candidates_to_try(const Job& job, const Sizes& sizes, ProblemReport& report);
+  std::vector<Entrant> verified_entrants(const Job& job, const std::vector<Ranked>& order,
                                          const Case& typical, ProblemReport& report);
   Samples measured_samples(const Job& job, const Case& typical, std::vector<Entrant>& field,
                            int rounds, ProblemReport& report);
+  static void judge_model(const std::vector<Entrant>& all, ProblemReport& report);
   void drop_impossible(const Job& job, const Case& typical, std::vector<Entrant>& field,
                        Samples& samples, ProblemReport& report);
   void reject(const Job& job, const Candidate& candidate, const std::string& stage, Outcome outcome,
@@ -469,7 +477,7 @@ void Search::rank_only(const Job& job, ProblemReport& report) {
 }
 
 std::vector<Search::Entrant> Search::verified_entrants(const Job& job,
-                                                       const std::vector<const Candidate*>& order,
+                                                       const std::vector<Ranked>& order,
                                                        const Case& typical, ProblemReport& report) {
   const std::vector<Case> cases = job.kit->verify_cases(job.fixed, job.bucket);
   const BinaryPtr oracle = binaries_.oracle(*job.kit, job.fixed, job.target.device.arch());
@@ -485,12 +493,13 @@ std::vector<Search::Entrant> Search::verified_entrants(const Job& job,
       report.rejected["not tried within the budget"] += static_cast<int64_t>(order.size() - i);
       break;
     }
-    const Candidate& candidate = *order[i];
+    const Candidate& candidate = *order[i].candidate;
     const RunVerdict verdict =
         worker_->verify(plan_work(*job.op, job.fixed, job.target, candidate), oracle, cases);
     switch (verdict.outcome) {
       case Outcome::passed:
-        entrants.push_back({.candidate = &candidate, .proof = verdict});
+        entrants.push_back(
+            {.candidate = &candidate, .model_ns = order[i].model_ns, .proof = verdict});
         break;
       case Outcome::no_memory:
         throw Abandoned{State::no_memory};
@@ -570,46 +579,56 @@ std::optional<size_t> default_position(const auto& field) {
   return std::nullopt;
 }
 
-void Search::measure_on_device(const Job& job, ProblemReport& report) {
-  const CandidateSet& set = candidates_of(job);
-  const Case typical = job.kit->measured_case(job.fixed, job.bucket);
-  const Sizes sizes = templates::with_derived(*job.op, typical.sizes);
-
-  std::vector<cache::Rejection> known_bad;
-  if (options_.redo == TuneOptions::Redo::keep)
-    known_bad = store_.rejections(job.problem, gpu_class_key(job.target.device));
-  std::erase_if(known_bad, [](const cache::Rejection& r) { return !disproves(r.reason); });
-  const std::vector<Hash128> disproved = disproved_elsewhere(job);
-  std::vector<std::pair<double, const Candidate*>> ranked;
-  for (const Candidate& candidate : set.candidates) {
-    // Of other binaries, or planned for another GPU, a config is to be tried again.
-    const bool known =
-        std::any_of(known_bad.begin(), known_bad.end(), [&](const cache::Rejection& r) {
-          return r.plan == plan_that_ran(job, candidate) && r.limits == job.target.limits;
-        });
-    if (candidate.is_default()) {
-      ranked.emplace_back(model_ns(job, candidate, sizes), &candidate);
-    } else if (known) {
-      ++report.rejected["rejected before"];
-    } else if (contains(disproved, plan_that_serves(job, candidate))) {
-      ++report.rejected["failed verification"];
-    } else {
-      ranked.emplace_back(model_ns(job, candidate, sizes), &candidate);
+// The default first, then by the model; without those that are known to be broken.
+std::vector<Search::Ranked> Search::candidates_to_try(const Job& job, const Sizes& sizes,
+                                                      ProblemReport& report) {
+  // Of other binaries, or planned for another GPU, a config is to be tried again.
+  std::vector<Hash128> rejected;
+  if (options_.redo == TuneOptions::Redo::keep) {
+    for (const cache::Rejection& rejection :
+         store_.rejections(job.problem, gpu_class_key(job.target.device))) {
+      if (disproves(rejection.reason) && rejection.limits == job.target.limits)
+        rejected.push_back(rejection.plan);
     }
   }
-  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) {
-    if (a.second->is_default() != b.second->is_default()) return a.second->is_default();
-    return a.first < b.first;
+  const std::vector<Hash128> disproved = disproved_elsewhere(job);
+  std::vector<Ranked> ranked;
+  for (const Candidate& candidate : candidates_of(job).candidates) {
+    if (!candidate.is_default() && contains(rejected, plan_that_ran(job, candidate))) {
+      ++report.rejected["rejected before"];
+    } else if (!candidate.is_default() && contains(disproved, plan_that_serves(job, candidate))) {
+      ++report.rejected["failed verification"];
+    } else {
+      ranked.push_back({&candidate, model_ns(job, candidate, sizes)});
+    }
+  }
+  std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {
+    if (a.candidate->is_default() != b.candidate->is_default()) return a.candidate->is_default();
+    return a.model_ns < b.model_ns;
   });
-  std::vector<const Candidate*> order;
-  for (const auto& [ns, candidate] : ranked) order.push_back(candidate);
-  const auto predicted_ns = [&](const Candidate* candidate) {
-    return std::find_if(ranked.begin(), ranked.end(),
-                        [&](const auto& r) { return r.second == candidate; })
-        ->first;
-  };
+  return ranked;
+}
 
-  std::vector<Entrant> field = verified_entrants(job, order, typical, report);
+// How well the model foresaw what was measured.
+void Search::judge_model(const std::vector<Entrant>& all, ProblemReport& report) {
+  std::vector<double> measured_ns, model_ns;
+  for (const Entrant& entrant : all) {
+    measured_ns.push_back(entrant.first_ns);
+    model_ns.push_back(entrant.model_ns);
+  }
+  report.median_ns = median(measured_ns);
+  report.rank_correlation = rank_correlation(model_ns, measured_ns);
+  const auto models_first = std::min_element(model_ns.begin(), model_ns.end()) - model_ns.begin();
+  report.model_regret = measured_ns[static_cast<size_t>(models_first)] /
+                            *std::min_element(measured_ns.begin(), measured_ns.end()) -
+                        1;
+}
+
+void Search::measure_on_device(const Job& job, ProblemReport& report) {
+  const Case typical = job.kit->measured_case(job.fixed, job.bucket);
+  const Sizes sizes = templates::with_derived(*job.op, typical.sizes);
+  std::vector<Entrant> field =
+      verified_entrants(job, candidates_to_try(job, sizes, report), typical, report);
   report.measured = static_cast<int64_t>(field.size());
   std::string note;
   Samples samples;
@@ -645,18 +664,7 @@ void Search::measure_on_device(const Job& job, ProblemReport& report) {
   // Nothing was compared with the default, so nothing is decided.
   if (cut_short_ && only_default) throw Abandoned{State::partial};
 
-  std::vector<double> measured_all_ns, model_all_ns;
-  for (const Entrant& entrant : all) {
-    measured_all_ns.push_back(entrant.first_ns);
-    model_all_ns.push_back(predicted_ns(entrant.candidate));
-  }
-  report.median_ns = median(measured_all_ns);
-  report.rank_correlation = rank_correlation(model_all_ns, measured_all_ns);
-  const auto models_first =
-      std::min_element(model_all_ns.begin(), model_all_ns.end()) - model_all_ns.begin();
-  report.model_regret = measured_all_ns[static_cast<size_t>(models_first)] /
-                            *std::min_element(measured_all_ns.begin(), measured_all_ns.end()) -
-                        1;
+  judge_model(all, report);
   store_measured(job, field, samples, note, report);
 }
 
