@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <set>
 
 #include "runtime/choice.h"
 #include "runtime/plan_record.h"
@@ -82,6 +83,7 @@ class Search {
   std::optional<cache::Decision> standing_decision(const Job& job, DecisionKind kind);
   void keep(const Job& job, const cache::TuningResult& result, ProblemReport& report);
   void tell_pin(const Job& job);
+  void keep_compiled();
   const CandidateSet& candidates_of(const Job& job);
   ProblemReport tune_one(const Job& job);
   void rank_only(const Job& job, ProblemReport& report);
@@ -237,6 +239,13 @@ std::optional<cache::Decision> Search::finished(const Job& job) {
   // Whoever pinned it has decided, also where its plan is of another source by now.
   if (decision.kind == DecisionKind::pinned) return decision;
   if (decision.scope == cache::Decision::Scope::part || !serving->is_current) return std::nullopt;
+  // A damaged binary is made anew, and with it the decision.
+  const auto is_readable = [&](const cache::PlanRecord::Kernel& kernel) {
+    return store_.find_binary(kernel.binary).has_value();
+  };
+  if (!std::all_of(serving->recorded->kernels.begin(), serving->recorded->kernels.end(),
+                   is_readable))
+    return std::nullopt;
   if (!job.target.limits.empty()) {
     const std::vector<cache::Timing> timings =
         store_.timings(job.problem, gpu_class_key(job.target.device));
@@ -318,6 +327,21 @@ void Search::tell_pin(const Job& job) {
                     "that config now; `kiln tune --again` measures beside the pin",
                     problem_text(job), config));
   }
+}
+
+// What was compiled for a problem that was not decided, so that the next run gets further.
+void Search::keep_compiled() {
+  std::vector<jit::Binary> binaries;
+  std::set<Hash128> known;
+  for (const Candidate& candidate : candidates_.candidates) {
+    for (const std::vector<BinaryPtr>* list : {&candidate.binaries, &candidate.gpu_binaries}) {
+      for (const BinaryPtr& binary : *list) {
+        if (known.insert(binary->key).second && !store_.has_binary(binary->key))
+          binaries.push_back(*binary);
+      }
+    }
+  }
+  if (!binaries.empty()) store_.put_kernels(binaries, {});
 }
 
 const CandidateSet& Search::candidates_of(const Job& job) {
@@ -771,6 +795,7 @@ ProblemReport Search::tune_one(const Job& job) {
   } catch (const Abandoned& abandoned) {
     report.state = abandoned.state;
     report.detail = abandoned.detail;
+    if (abandoned.state == State::partial || abandoned.state == State::stopped) keep_compiled();
     log(fmt::format("{}: {}", problem_text(job), report.state_text()));
   } catch (const Error& error) {
     // Trouble of this problem alone; what would meet every problem (no compiler, no worker) goes

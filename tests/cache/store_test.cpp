@@ -456,7 +456,7 @@ TEST_F(StoreTest, ViewsOfAnOlderBuildAreReplacedByAWriterAndTheUsersOwnStay) {
     EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
   }
   EXPECT_EQ(sql(in_sql), before);
-  EXPECT_EQ(sql("SELECT op FROM mine"), std::vector<std::string>{"combine_topk_swa"});
+  EXPECT_EQ(sql("SELECT op FROM mine"), std::vector<std::string>{sample_problem().op});
 }
 
 TEST_F(StoreTest, OpeningForWritingMakesAPrivateFile) {
