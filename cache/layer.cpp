@@ -45,6 +45,19 @@ Unusable needs_a_writer(const std::string& path, std::string_view wrong) {
                   fmt::format("open it once for writing (`kiln build --db {}`)", path));
 }
 
+// What looks as if it needed a writer may be the moment in which one comes or goes.
+class NeedsAWriter : public Unusable {
+ public:
+  explicit NeedsAWriter(const Unusable& unusable) : Unusable(unusable) {}
+};
+constexpr int kReadAttempts = 20;
+constexpr std::chrono::milliseconds kReadPause{5};
+
+// Who had the store open closes it at this moment, and takes its log and shared memory away.
+bool is_writers_going(const SqliteError& error) {
+  return error.code() == SQLITE_CANTOPEN || error.code() == SQLITE_READONLY;
+}
+
 // Throws Unusable for what neither a reader nor a writer may touch.
 void refuse_unusable(const std::string& path, const FileHead& head) {
   switch (head.kind) {
@@ -352,7 +365,34 @@ void Layer::read(const Work& work) {
     opened_ = {};
     opened_ = origin_ == Origin::inherited ? open_inherited(path_) : open_for_reading(path_);
   }
-  if (opened_.database) work(*opened_.database);
+  if (!opened_.database) return;
+  if (!opened_.read_only || opened_.immutable || origin_ == Origin::inherited) {
+    work(*opened_.database);
+    return;
+  }
+  // Beside a writer that comes and goes. The snapshot is taken before anything is read, because
+  // that is what its going can break; then it stays.
+  for (int attempt = 1;; ++attempt) {
+    try {
+      opened_.database->execute("BEGIN");
+      opened_.database->query_integer("SELECT count(*) FROM meta");
+      break;
+    } catch (const SqliteError& error) {
+      if (!is_writers_going(error) || attempt == kReadAttempts) throw;
+    }
+    std::this_thread::sleep_for(kReadPause);
+    opened_ = {};
+    opened_ = open_for_reading(path_);
+    if (!opened_.database) return;
+    if (opened_.immutable) break;
+  }
+  try {
+    work(*opened_.database);
+  } catch (...) {
+    if (!opened_.immutable) opened_.database->execute("ROLLBACK");
+    throw;
+  }
+  if (!opened_.immutable) opened_.database->execute("COMMIT");
 }
 
 void Layer::write(const Work& work, std::vector<std::string>& warnings) {
@@ -387,15 +427,15 @@ Layer::DamageNote Layer::remember_damaged() {
 }
 
 Layer::Opened Layer::open_for_reading(const std::string& path) {
-  constexpr int kAttempts = 50;
   for (int attempt = 1;; ++attempt) {
     try {
       return open_as_it_is(path);
     } catch (const SqliteError& error) {
-      // Who had it open closes it at this moment, and its shared memory is gone.
-      if (error.code() != SQLITE_CANTOPEN || attempt == kAttempts || !file_id(path)) throw;
+      if (!is_writers_going(error) || attempt == kReadAttempts || !file_id(path)) throw;
+    } catch (const NeedsAWriter&) {
+      if (attempt == kReadAttempts) throw;
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(kReadPause);
   }
 }
 
@@ -418,9 +458,10 @@ Layer::Opened Layer::open_as_it_is(const std::string& path) {
       side_file_bytes(path, "-shm") >= 0 && (has_log || is_shared_memory_in_use(path));
   const bool has_journal = side_file_bytes(path, "-journal") > 0;
   if (has_log && !has_shared_memory) {
-    throw needs_a_writer(path,
-                         "has the write-ahead log of its last writer beside it, which only "
-                         "a writer can take in");
+    throw NeedsAWriter(
+        needs_a_writer(path,
+                       "has the write-ahead log of its last writer beside it, which only "
+                       "a writer can take in"));
   }
   const bool has_writer = has_shared_memory || has_journal;
   opened.immutable = !has_writer;
@@ -434,9 +475,10 @@ Layer::Opened Layer::open_as_it_is(const std::string& path) {
     kind = classify(*opened.database);
   } catch (const SqliteError& error) {
     if (error.code() != SQLITE_READONLY || !has_journal) throw;
-    throw needs_a_writer(path,
-                         "has the journal of a writer that was ended beside it, which only a "
-                         "writer can roll back");
+    throw NeedsAWriter(
+        needs_a_writer(path,
+                       "has the journal of a writer that was ended beside it, which only a writer "
+                       "can roll back"));
   }
   switch (kind) {
     case FileKind::current:

@@ -1,7 +1,9 @@
 #include "cache/rows.h"
 
+#include <algorithm>
 #include <ctime>
 
+#include "jit/base/error.h"
 #include "jit/base/json.h"
 
 namespace kiln::cache {
@@ -467,16 +469,28 @@ void write_rejection(Database& database, const Rejection& rejection) {
       .run();
 }
 
-void write_decision(Database& database, const Decision& decision) {
+void write_decision(Database& database, const Decision& decision, int64_t newest_at) {
   const int64_t problem = problem_id(database, decision.problem);
   const int64_t gpu_class = gpu_class_id(database, decision.gpu_class, decision.gpu_label);
   const auto kind = static_cast<int64_t>(decision.kind);
-  const int64_t decided_at = decision.decided_at == 0 ? now_seconds() : decision.decided_at;
   {
-    Statement newer = database.prepare(
-        "SELECT 1 FROM decision_reasons "
-        "WHERE problem = ? AND gpu_class = ? AND kind = ? AND decided_at > ?");
-    if (newer.bind(problem, gpu_class, kind, decided_at).step()) return;
+    Statement stored = database.prepare(
+        "SELECT decided_at FROM decision_reasons "
+        "WHERE problem = ? AND gpu_class = ? AND kind = ?");
+    // Somebody else may have written it since the layers were read.
+    if (stored.bind(problem, gpu_class, kind).step()) {
+      newest_at = std::max(newest_at, stored.integer(0));
+    }
+  }
+  // What is decided now is the newest, also by a clock that was set back.
+  const int64_t decided_at =
+      decision.decided_at == 0 ? std::max(now_seconds(), newest_at + 1) : decision.decided_at;
+  if (decided_at < newest_at) {
+    fail(
+        Status::store_error,
+        "the store has a newer {} decision for {} {} {} (of {} unix seconds) than this one (of {})",
+        kind_name(decision.kind), decision.problem.op, decision.problem.shape,
+        decision.problem.bucket, newest_at, decided_at);
   }
   database
       .prepare(

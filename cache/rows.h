@@ -53,7 +53,9 @@ void write_plan(Database& database, const PlanRecord& plan);
 void write_verification(Database& database, const Verification& verification);
 void write_timing(Database& database, const Timing& timing);
 void write_rejection(Database& database, const Rejection& rejection);
-void write_decision(Database& database, const Decision& decision);
+// newest_at: the date of the newest decision of this problem, class and kind in any layer; 0: none.
+// Fails with store_error for one that is older.
+void write_decision(Database& database, const Decision& decision, int64_t newest_at);
 void delete_decisions(Database& database, const Problem& problem, std::string_view gpu_class);
 void write_decision_tombstone(Database& database, const Problem& problem,
                               std::string_view gpu_class, std::string_view reason);

@@ -719,6 +719,12 @@ bool LayeredStore::write(const Batch& batch) {
       std::erase_if(plans, [&](const auto& needed) { return has_plan(database, needed.first); });
     });
   }
+  int64_t newest_at = 0;
+  if (const Decision* decision = batch.decision) {
+    for (const DecisionRow& row : decisions_by_kind(decision->problem, decision->gpu_class)) {
+      if (row.decision.kind == decision->kind) newest_at = row.decision.decided_at;
+    }
+  }
   const bool written = write([&](Database& database) {
     for (const auto& [key, needed_by] : binaries) {
       if (!has_image(database, key)) {
@@ -740,7 +746,7 @@ bool LayeredStore::write(const Batch& batch) {
     }
     for (const auto* timing : batch.timings) write_timing(database, *timing);
     for (const auto* rejection : batch.rejections) write_rejection(database, *rejection);
-    if (batch.decision != nullptr) write_decision(database, *batch.decision);
+    if (batch.decision != nullptr) write_decision(database, *batch.decision, newest_at);
   });
   if (written) {
     for (const auto* binary : batch.binaries) damaged_binaries_.erase({top_.get(), binary->key});

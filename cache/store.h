@@ -114,7 +114,7 @@ struct Decision {
   std::vector<std::string> tie_group;  // configs within the noise, this one included
   double time_ns = 0;                  // 0: not known
   double default_time_ns = 0;
-  int64_t decided_at = 0;  // unix seconds
+  int64_t decided_at = 0;  // unix seconds; 0 in a record to write: now
 };
 
 // A candidate that did not make it, kept with its reason so that it is not tried again.
@@ -229,7 +229,8 @@ class Store {
   // Writes, each in one transaction. On a store that cannot be written, and for a record that
   // contradicts the store (a plan of a binary that is nowhere, a shape that is not JSON), they
   // leave one warning, return false and have changed nothing. Decisions of different kinds stand
-  // side by side, so a worse one never replaces a better one; of one kind the newer stays.
+  // side by side, so a worse one never replaces a better one. Of one kind the newer stays, so an
+  // older one contradicts the store; what is decided now is newer than all that is stored.
   virtual bool put(const TuningResult& result) = 0;
   virtual bool put_binary(const jit::Binary& binary) = 0;
   virtual bool put_plan(const PlanRecord& plan) = 0;  // its binaries must be there

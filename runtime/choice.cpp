@@ -5,6 +5,7 @@
 
 #include "jit/base/error.h"
 #include "jit/base/gpu.h"
+#include "runtime/limits.h"
 #include "runtime/plan_record.h"
 
 namespace kiln::runtime {
@@ -48,8 +49,9 @@ JudgedDecision judged(cache::Store& store, DecisionRow row, const Op& op, const 
   } catch (const Error& error) {
     return refuse(Verdict::illegal, error.what());
   }
-  std::string broken = limit_broken(op.plan(fixed, result.config, gpu), gpu);
-  if (!broken.empty()) return refuse(Verdict::illegal, std::move(broken));
+  if (auto broken = limit_broken(op.plan(fixed, result.config, gpu), gpu)) {
+    return refuse(Verdict::illegal, std::move(broken->detail));
+  }
   std::string lacking = evidence_lacking(result.row);
   if (!lacking.empty()) return refuse(Verdict::unproven, std::move(lacking));
 
@@ -68,37 +70,6 @@ JudgedDecision judged(cache::Store& store, DecisionRow row, const Op& op, const 
 }
 
 }  // namespace
-
-std::string limit_broken(const templates::LaunchPlan& launches, const Gpu& gpu) {
-  for (const templates::KernelLaunch& launch : launches.kernels) {
-    if (launch.threads < 1 || launch.threads > 1024) {
-      return fmt::format("{} wants {} threads; a block holds 1 to 1024", launch.entry,
-                         launch.threads);
-    }
-    if (launch.dynamic_smem_bytes > gpu.smem_per_cta_optin_bytes) {
-      return fmt::format("{} wants {} bytes of shared memory; {} gives a block at most {}",
-                         launch.entry, launch.dynamic_smem_bytes, gpu.name,
-                         gpu.smem_per_cta_optin_bytes);
-    }
-  }
-  return "";
-}
-
-std::string resources_broken(const templates::LaunchPlan& launches,
-                             const std::vector<jit::Resources>& resources, const Gpu& gpu) {
-  for (size_t i = 0; i < resources.size(); ++i) {
-    const templates::KernelLaunch& launch = launches.kernels[i];
-    const int registers = resources[i].registers;
-    const int64_t smem_bytes = launch.dynamic_smem_bytes + resources[i].static_smem_bytes;
-    if (ctas_per_sm(gpu, launch.threads, registers, smem_bytes) < 1) {
-      return fmt::format(
-          "{} wants {} threads of {} registers and {} bytes of shared memory, more than an SM of "
-          "{} holds",
-          launch.entry, launch.threads, registers, smem_bytes, gpu.name);
-    }
-  }
-  return "";
-}
 
 Choice default_choice(const Op& op, const Sizes& fixed) {
   Choice choice;

@@ -58,10 +58,4 @@ Choice choose(cache::Store& store, const templates::Op& op, const templates::Siz
 Choice default_instead_of(const Choice& refused, const templates::Op& op,
                           const templates::Sizes& fixed, std::string reason);
 
-// Why a launch plan cannot run on this GPU whatever its registers; "" when it can.
-std::string limit_broken(const templates::LaunchPlan& launches, const Gpu& gpu);
-// Likewise with what its kernels use, one per kernel of `launches`.
-std::string resources_broken(const templates::LaunchPlan& launches,
-                             const std::vector<jit::Resources>& resources, const Gpu& gpu);
-
 }  // namespace kiln::runtime

@@ -39,10 +39,9 @@ std::string Session::why_supported(std::string_view op_name, const char* shape_t
   const Gpu& gpu = device_->info().gpu;
   const ServedShape shape(op, 0, fixed, *device_);
   const ServedVariant variant = describe_variant(shape, op.default_config(fixed));
-  const std::string broken = limit_broken(variant.launches, gpu);
-  if (!broken.empty()) {
+  if (const auto broken = limit_broken(variant.launches, gpu)) {
     fail(Status::unsupported, "{} {}: {}: use a smaller shape or another device", op.name,
-         shape.text, broken);
+         shape.text, broken->detail);
   }
   const bool has_binaries =
       std::all_of(variant.keys.begin(), variant.keys.end(), [&](const KernelKey& key) {
@@ -105,8 +104,9 @@ Json Session::explain_choice(const ServedShape& shape, const Choice& choice,
           {"kernels", std::move(kernels)}};
 }
 
-// As resources_broken(), from the kernels that are loaded or stored; "" while one is in neither.
-std::string Session::resources_known_broken(const ServedVariant& variant) {
+// As resources_broken(), from the kernels that are loaded or stored; nothing while one is in
+// neither.
+std::optional<BrokenLimit> Session::resources_known_broken(const ServedVariant& variant) {
   std::vector<jit::Resources> resources;
   for (const KernelKey& key : variant.keys) {
     if (const ReadyKernel* ready = workshop_->kernels().find(key)) {
@@ -114,7 +114,7 @@ std::string Session::resources_known_broken(const ServedVariant& variant) {
     } else if (const auto binary = store_->find_binary(key.binary)) {
       resources.push_back(binary->resources);
     } else {
-      return "";
+      return std::nullopt;
     }
   }
   return resources_broken(variant.launches, resources, device_->info().gpu);
@@ -128,9 +128,8 @@ Json Session::explain_unprepared(ServedShape& shape, size_t bucket) {
       choose(*store_, shape.op, shape.fixed, shape.bucket_sizes[bucket], device_->info().gpu);
   ServedVariant variant = describe_variant(shape, choice.config);
   if (choice.config != fallback) {
-    const std::string broken = resources_known_broken(variant);
-    if (!broken.empty()) {
-      choice = default_instead_of(choice, shape.op, shape.fixed, broken);
+    if (const auto broken = resources_known_broken(variant)) {
+      choice = default_instead_of(choice, shape.op, shape.fixed, broken->detail);
       variant = describe_variant(shape, choice.config);
     }
   }

@@ -9,6 +9,7 @@
 #include "jit/base/gpu.h"
 #include "runtime/fork.h"
 #include "runtime/handles.h"
+#include "runtime/limits.h"
 #include "runtime/plan_record.h"
 
 namespace kiln::runtime {
@@ -230,10 +231,10 @@ class Session::Preparation {
     VariantWork& variant = work.variants.at(bucket.choice.config);
     Choice choice = bucket.choice;
     if (is_ready(variant.variant)) {
-      const std::string broken =
+      const std::optional<BrokenLimit> broken =
           resources_broken(variant.variant.launches, resources_of(variant.variant), gpu());
-      if (!broken.empty() && variant.necessity == Necessity::dispensable) {
-        choice = default_instead_of(choice, shape.op, shape.fixed, broken);
+      if (broken && variant.necessity == Necessity::dispensable) {
+        choice = default_instead_of(choice, shape.op, shape.fixed, broken->detail);
       }
     } else {
       const std::string why = why_not_made(variant);

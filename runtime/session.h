@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@
 #include "jit/base/json.h"
 #include "runtime/abi/kiln.h"
 #include "runtime/device.h"
+#include "runtime/limits.h"
 #include "runtime/log.h"
 #include "runtime/served_shape.h"
 #include "runtime/session_memory.h"
@@ -74,7 +76,7 @@ class Session {
   void make_ready(const std::vector<WorkloadItem>& items, const Progress& progress);
   void publish(ServedShape& shape);  // under the mutex
   ServedVariant describe_variant(const ServedShape& shape, const templates::Config& config) const;
-  std::string resources_known_broken(const ServedVariant& variant);
+  std::optional<BrokenLimit> resources_known_broken(const ServedVariant& variant);
   Json explain_unprepared(ServedShape& shape, size_t bucket);
   Json explain_choice(const ServedShape& shape, const Choice& choice, const ServedVariant& variant);
 

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <set>
 
-#include "runtime/plan_record.h"
+#include "runtime/limits.h"
 
 namespace kiln::tuner {
 namespace {
@@ -15,7 +16,6 @@ using templates::LaunchPlan;
 using templates::Op;
 using templates::Sizes;
 
-constexpr int kMaxThreads = 1024;
 constexpr int64_t kSmemUnitBytes = 128;
 
 std::string extent_text(const templates::Extent& extent) {
@@ -37,22 +37,16 @@ std::string launch_identity(const Candidate& candidate) {
   return text;
 }
 
-// Why a compiled kernel is not run on this GPU: reason and detail; both empty when it is.
-std::pair<std::string, std::string> resource_limit_broken(const KernelLaunch& launch,
-                                                          const jit::Resources& r, const Gpu& gpu) {
-  const int64_t spills = r.spill_load_bytes + r.spill_store_bytes;
-  if (spills > 0)
-    return {"spills", fmt::format("{} spills {} bytes to local memory", launch.entry, spills)};
-  const int64_t smem = r.static_smem_bytes + launch.dynamic_smem_bytes;
-  if (smem > gpu.smem_per_cta_optin_bytes) {
-    return {"shared memory", fmt::format("{} needs {} bytes; a CTA on {} has {}", launch.entry,
-                                         smem, gpu.name, gpu.smem_per_cta_optin_bytes)};
+// The tuner's own rule: what spills is not worth a measurement.
+std::optional<runtime::BrokenLimit> spilled(const Candidate& candidate) {
+  for (size_t i = 0; i < candidate.gpu_binaries.size(); ++i) {
+    const jit::Resources& resources = candidate.gpu_binaries[i]->resources;
+    const int64_t bytes = resources.spill_load_bytes + resources.spill_store_bytes;
+    if (bytes == 0) continue;
+    return runtime::BrokenLimit{"spills", fmt::format("{} spills {} bytes to local memory",
+                                                      candidate.plan.kernels[i].entry, bytes)};
   }
-  if (ctas_per_sm(gpu, launch.threads, r.registers, smem) < 1) {
-    return {"registers", fmt::format("{}: {} threads with {} registers do not fit on an SM of {}",
-                                     launch.entry, launch.threads, r.registers, gpu.name)};
-  }
-  return {};
+  return std::nullopt;
 }
 
 // Order of compiling: what the model thinks of the configs when all it knows is the launch.
@@ -114,13 +108,6 @@ int64_t padded_smem_bytes(const Gpu& gpu, int threads, const jit::Resources& res
   return std::max(dynamic_smem_bytes, share - gpu.smem_reserved_per_cta_bytes - fixed_bytes);
 }
 
-std::string static_limit_broken(const KernelLaunch& launch, const Gpu& gpu) {
-  if (launch.threads < 1 || launch.threads > std::min(kMaxThreads, 32 * gpu.max_warps_per_sm))
-    return "threads";
-  if (launch.dynamic_smem_bytes > gpu.smem_per_cta_optin_bytes) return "shared memory";
-  return "";
-}
-
 PlanWork plan_work(const Op& op, const Sizes& fixed, const Target& target,
                    const Candidate& candidate) {
   return {.op = &op,
@@ -150,13 +137,8 @@ CandidateSet make_candidates(const Op& op, const Sizes& fixed, const Target& tar
     Candidate candidate{.id = static_cast<int64_t>(i), .config = space.configs[i]};
     candidate.text = canonical_json(templates::config_json(candidate.config));
     candidate.plan = op.plan(fixed, candidate.config, target.gpu);
-    std::string broken;
-    for (const KernelLaunch& launch : candidate.plan.kernels) {
-      if (broken.empty()) broken = static_limit_broken(launch, target.gpu);
-    }
-    if (!broken.empty()) {
-      drop(candidate.text, "resources", broken,
-           fmt::format("beyond the limits of {}", target.gpu.name));
+    if (const auto broken = runtime::limit_broken(candidate.plan, target.gpu)) {
+      drop(candidate.text, "resources", broken->reason, broken->detail);
       continue;
     }
     planned.push_back(std::move(candidate));
@@ -215,11 +197,9 @@ CandidateSet make_candidates(const Op& op, const Sizes& fixed, const Target& tar
       continue;
     }
 
-    std::pair<std::string, std::string> broken;
     for (size_t i = 0; i < candidate.plan.kernels.size(); ++i) {
       const KernelLaunch& launch = candidate.plan.kernels[i];
       const jit::Resources& resources = candidate.gpu_binaries[i]->resources;
-      if (broken.first.empty()) broken = resource_limit_broken(launch, resources, target.gpu);
       int64_t smem_bytes = launch.dynamic_smem_bytes;
       if (!target.limits.empty()) {
         const int ctas = ctas_per_sm(target.gpu, launch.threads, resources.registers,
@@ -230,10 +210,12 @@ CandidateSet make_candidates(const Op& op, const Sizes& fixed, const Target& tar
       candidate.smem_bytes.push_back(smem_bytes);
       keys.insert(candidate.binaries[i]->key);
     }
+    std::optional<runtime::BrokenLimit> broken =
+        runtime::resources_broken(candidate.plan, candidate.resources(), target.gpu);
     // The default serves every call, so it stays in the field even when it spills.
-    const bool tolerated = candidate.is_default() && broken.first == "spills";
-    if (!broken.first.empty() && !tolerated) {
-      drop(candidate.text, "resources", broken.first, broken.second);
+    if (!broken && !candidate.is_default()) broken = spilled(candidate);
+    if (broken) {
+      drop(candidate.text, "resources", broken->reason, broken->detail);
       continue;
     }
     ++set.kept;

@@ -71,9 +71,6 @@ CandidateSet make_candidates(const templates::Op& op, const templates::Sizes& fi
 int64_t padded_smem_bytes(const Gpu& gpu, int threads, const jit::Resources& resources,
                           int64_t dynamic_smem_bytes, int ctas);
 
-// What a kernel may not need on this GPU, before it is compiled; "" when it fits.
-std::string static_limit_broken(const templates::KernelLaunch& launch, const Gpu& gpu);
-
 PlanWork plan_work(const templates::Op& op, const templates::Sizes& fixed, const Target& target,
                    const Candidate& candidate);
 

@@ -3,9 +3,9 @@
 // without one the analytic model ranks.
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <numeric>
 #include <optional>
+#include <set>
 
 #include "runtime/choice.h"
 #include "runtime/plan_record.h"
@@ -46,9 +46,12 @@ struct Job {
   cache::Problem problem;
 };
 
+using State = ProblemReport::State;
+
 // Ends work on one problem with a state for its row.
 struct Abandoned {
-  std::string state;
+  State state;
+  std::string detail = {};
 };
 
 class Search {
@@ -58,9 +61,15 @@ class Search {
   TuneReport run();
 
  private:
-  // One candidate on its way through verification and measuring.
+  // A candidate that is to be tried, with what the model says of it.
+  struct Ranked {
+    const Candidate* candidate = nullptr;
+    double model_ns = 0;
+  };
+  // One on its way through verification and measuring.
   struct Entrant {
     const Candidate* candidate = nullptr;
+    double model_ns = 0;
     RunVerdict proof;
     double first_ns = 0;  // median of the first stage, which all were in
   };
@@ -75,17 +84,19 @@ class Search {
   std::optional<cache::Decision> standing_decision(const Job& job, DecisionKind kind);
   void keep(const Job& job, const cache::TuningResult& result, ProblemReport& report);
   void tell_pin(const Job& job);
+  void keep_compiled();
   const CandidateSet& candidates_of(const Job& job);
   ProblemReport tune_one(const Job& job);
   static std::vector<Entrant> all_entrants(const CandidateSet& set);
   void rank(const Job& job, const std::vector<Entrant>& field, ProblemReport& report);
-  std::vector<Entrant> simulated_entrants(const Job& job, const CandidateSet& set,
-                                          ProblemReport& report);
+  std::vector<Entrant> simulated_entrants(const Job& job, ProblemReport& report);
   void measure_on_device(const Job& job, ProblemReport& report);
-  std::vector<Entrant> verified_entrants(const Job& job, const std::vector<const Candidate*>& order,
+  std::vector<Ranked> candidates_to_try(const Job& job, const Sizes& sizes, ProblemReport& report);
+  std::vector<Entrant> verified_entrants(const Job& job, const std::vector<Ranked>& order,
                                          const Case& typical, ProblemReport& report);
   Samples measured_samples(const Job& job, const Case& typical, std::vector<Entrant>& field,
                            int rounds, ProblemReport& report);
+  static void judge_model(const std::vector<Entrant>& all, ProblemReport& report);
   void drop_impossible(const Job& job, const Case& typical, std::vector<Entrant>& field,
                        Samples& samples, ProblemReport& report);
   void reject(const Job& job, const Candidate& candidate, const std::string& stage, Outcome outcome,
@@ -248,6 +259,13 @@ std::optional<cache::Decision> Search::finished(const Job& job) {
   // Whoever pinned it has decided, also where its plan is of another source by now.
   if (decision.kind == DecisionKind::pinned) return decision;
   if (decision.scope == cache::Decision::Scope::part || !serving->is_current) return std::nullopt;
+  // A damaged binary is made anew, and with it the decision.
+  const auto is_readable = [&](const cache::PlanRecord::Kernel& kernel) {
+    return store_.find_binary(kernel.binary).has_value();
+  };
+  if (!std::all_of(serving->recorded->kernels.begin(), serving->recorded->kernels.end(),
+                   is_readable))
+    return std::nullopt;
   if (!job.target.limits.empty()) {
     const std::vector<cache::Timing> timings =
         store_.timings(job.problem, gpu_class_key(job.target.device));
@@ -298,7 +316,7 @@ std::optional<cache::Decision> Search::standing_decision(const Job& job, Decisio
 
 // Stores the result and tells what was decided.
 void Search::keep(const Job& job, const cache::TuningResult& result, ProblemReport& report) {
-  if (!store_.put(result)) throw Abandoned{std::string(kNotStored)};
+  if (!store_.put(result)) throw Abandoned{State::not_stored, "the store did not keep the result"};
   const cache::Decision& decision = result.decision;
   report.winner = decision.config;
   report.kind = decision.kind;
@@ -330,6 +348,21 @@ void Search::tell_pin(const Job& job) {
                     "that config now; `kiln tune --again` measures beside the pin",
                     problem_text(job), config));
   }
+}
+
+// What was compiled for a problem that was not decided, so that the next run gets further.
+void Search::keep_compiled() {
+  std::vector<jit::Binary> binaries;
+  std::set<Hash128> known;
+  for (const Candidate& candidate : candidates_.candidates) {
+    for (const std::vector<BinaryPtr>* list : {&candidate.binaries, &candidate.gpu_binaries}) {
+      for (const BinaryPtr& binary : *list) {
+        if (known.insert(binary->key).second && !store_.has_binary(binary->key))
+          binaries.push_back(*binary);
+      }
+    }
+  }
+  if (!binaries.empty()) store_.put_kernels(binaries, {});
 }
 
 const CandidateSet& Search::candidates_of(const Job& job) {
@@ -427,22 +460,18 @@ std::vector<Search::Entrant> Search::all_entrants(const CandidateSet& set) {
   return field;
 }
 
-// Every candidate is executed on the simulator, the default first.
-std::vector<Search::Entrant> Search::simulated_entrants(const Job& job, const CandidateSet& set,
-                                                        ProblemReport& report) {
-  std::vector<const Candidate*> order;
-  for (const Candidate& candidate : set.candidates) order.push_back(&candidate);
-  std::stable_sort(order.begin(), order.end(), [](const Candidate* a, const Candidate* b) {
-    return a->is_default() > b->is_default();
-  });
-  return verified_entrants(job, order, job.kit->measured_case(job.fixed, job.bucket), report);
+// Every candidate that is not known to be broken is executed on the simulator, the default first.
+std::vector<Search::Entrant> Search::simulated_entrants(const Job& job, ProblemReport& report) {
+  const Case typical = job.kit->measured_case(job.fixed, job.bucket);
+  const Sizes sizes = templates::with_derived(*job.op, typical.sizes);
+  return verified_entrants(job, candidates_to_try(job, sizes, report), typical, report);
 }
 
 // Decides by the analytic model among those that were not found wrong.
 void Search::rank(const Job& job, const std::vector<Entrant>& field, ProblemReport& report) {
-  if (stopped()) throw Abandoned{"stopped"};
+  if (stopped()) throw Abandoned{State::stopped};
   if (field.empty()) {
-    throw Abandoned{simulates() ? "failed: no candidate is right" : "failed: no config is legal"};
+    throw Abandoned{State::failed, simulates() ? "no candidate is right" : "no config is legal"};
   }
   const Sizes sizes =
       templates::with_derived(*job.op, job.kit->measured_case(job.fixed, job.bucket).sizes);
@@ -461,8 +490,8 @@ void Search::rank(const Job& job, const std::vector<Entrant>& field, ProblemRepo
     all_ns.push_back(model_ns(job, *entrant.candidate, sizes));
     contenders.push_back(contender_of(*entrant.candidate, {all_ns.back()}));
   }
-  if (ranked.empty()) throw Abandoned{"failed: no config is right"};
-  if (cut_short_ && contenders.size() == 1 && default_index) throw Abandoned{"partial"};
+  if (ranked.empty()) throw Abandoned{State::failed, "no config is right"};
+  if (cut_short_ && contenders.size() == 1 && default_index) throw Abandoned{State::partial};
   const Verdict verdict = decide(contenders, default_index, kModelNoise);
 
   cache::TuningResult result;
@@ -502,8 +531,7 @@ void Search::rank(const Job& job, const std::vector<Entrant>& field, ProblemRepo
       .scope = scope(),
       .tie_group = tie_group,
       .time_ns = all_ns[verdict.winner],
-      .default_time_ns = default_index ? all_ns[*default_index] : 0,
-      .decided_at = std::time(nullptr)};
+      .default_time_ns = default_index ? all_ns[*default_index] : 0};
   if (auto standing = standing_decision(job, DecisionKind::predicted))
     result.decision = std::move(*standing);
   result.rejections = std::move(rejections_);
@@ -517,7 +545,7 @@ void Search::rank(const Job& job, const std::vector<Entrant>& field, ProblemRepo
 }
 
 std::vector<Search::Entrant> Search::verified_entrants(const Job& job,
-                                                       const std::vector<const Candidate*>& order,
+                                                       const std::vector<Ranked>& order,
                                                        const Case& typical, ProblemReport& report) {
   const double verify_until_s =
       problem_start_s_ + kVerifyShare * (problem_deadline_s_ - problem_start_s_);
@@ -525,23 +553,24 @@ std::vector<Search::Entrant> Search::verified_entrants(const Job& job,
   std::vector<Entrant> entrants;
   int harness_failures = 0;
   for (size_t i = 0; i < order.size(); ++i) {
-    if (stopped()) throw Abandoned{"stopped"};
+    if (stopped()) throw Abandoned{State::stopped};
     if (options_.budget_s > 0 && now_s() > verify_until_s && entrants.size() >= 2) {
       cut_short_ = true;
       report.rejected["not tried within the budget"] += static_cast<int64_t>(order.size() - i);
       break;
     }
-    const Candidate& candidate = *order[i];
+    const Candidate& candidate = *order[i].candidate;
     const RunVerdict verdict =
         prover_->prove(plan_work(*job.op, job.fixed, job.target, candidate), job.bucket);
     switch (verdict.outcome) {
       case Outcome::passed:
-        entrants.push_back({.candidate = &candidate, .proof = verdict});
+        entrants.push_back(
+            {.candidate = &candidate, .model_ns = order[i].model_ns, .proof = verdict});
         break;
       case Outcome::no_memory:
-        throw Abandoned{"no memory"};
+        throw Abandoned{State::no_memory};
       case Outcome::harness:
-        if (++harness_failures > kHarnessRetries) throw Abandoned{"failed: " + verdict.detail};
+        if (++harness_failures > kHarnessRetries) throw Abandoned{State::failed, verdict.detail};
         log(fmt::format("{}: trying again after: {}", problem_text(job), verdict.detail));
         --i;
         break;
@@ -564,7 +593,7 @@ Samples Search::measured_samples(const Job& job, const Case& typical, std::vecto
   };
   while (!field.empty() && usable_rounds() < rounds &&
          samples.rounds.size() < static_cast<size_t>(kMostExtra * rounds)) {
-    if (stopped()) throw Abandoned{"stopped"};
+    if (stopped()) throw Abandoned{State::stopped};
     if (samples.rounds.size() >= kFirstRounds && out_of_time()) {
       cut_short_ = true;
       break;
@@ -579,9 +608,9 @@ Samples Search::measured_samples(const Job& job, const Case& typical, std::vecto
       samples.append(measured.samples);
       continue;
     }
-    if (measured.outcome == Outcome::no_memory) throw Abandoned{"no memory"};
+    if (measured.outcome == Outcome::no_memory) throw Abandoned{State::no_memory};
     if (measured.index < 0 || measured.index >= static_cast<int64_t>(field.size())) {
-      if (++harness_failures > kHarnessRetries) throw Abandoned{"failed: " + measured.detail};
+      if (++harness_failures > kHarnessRetries) throw Abandoned{State::failed, measured.detail};
       log(fmt::format("{}: measuring again after: {}", problem_text(job), measured.detail));
       continue;
     }
@@ -609,46 +638,56 @@ void Search::drop_impossible(const Job& job, const Case& typical, std::vector<En
   }
 }
 
-void Search::measure_on_device(const Job& job, ProblemReport& report) {
-  const CandidateSet& set = candidates_of(job);
-  const Case typical = job.kit->measured_case(job.fixed, job.bucket);
-  const Sizes sizes = templates::with_derived(*job.op, typical.sizes);
-
-  std::vector<cache::Rejection> known_bad;
-  if (options_.redo == TuneOptions::Redo::keep)
-    known_bad = store_.rejections(job.problem, gpu_class_key(job.target.device));
-  std::erase_if(known_bad, [](const cache::Rejection& r) { return !disproves(r.reason); });
-  const std::vector<Hash128> disproved = disproved_elsewhere(job);
-  std::vector<std::pair<double, const Candidate*>> ranked;
-  for (const Candidate& candidate : set.candidates) {
-    // Of other binaries, or planned for another GPU, a config is to be tried again.
-    const bool known =
-        std::any_of(known_bad.begin(), known_bad.end(), [&](const cache::Rejection& r) {
-          return r.plan == plan_that_ran(job, candidate) && r.limits == job.target.limits;
-        });
-    if (candidate.is_default()) {
-      ranked.emplace_back(model_ns(job, candidate, sizes), &candidate);
-    } else if (known) {
-      ++report.rejected["rejected before"];
-    } else if (contains(disproved, plan_that_serves(job, candidate))) {
-      ++report.rejected["failed verification"];
-    } else {
-      ranked.emplace_back(model_ns(job, candidate, sizes), &candidate);
+// The default first, then by the model; without those that are known to be broken.
+std::vector<Search::Ranked> Search::candidates_to_try(const Job& job, const Sizes& sizes,
+                                                      ProblemReport& report) {
+  // Of other binaries, or planned for another GPU, a config is to be tried again.
+  std::vector<Hash128> rejected;
+  if (options_.redo == TuneOptions::Redo::keep) {
+    for (const cache::Rejection& rejection :
+         store_.rejections(job.problem, gpu_class_key(job.target.device))) {
+      if (disproves(rejection.reason) && rejection.limits == job.target.limits)
+        rejected.push_back(rejection.plan);
     }
   }
-  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) {
-    if (a.second->is_default() != b.second->is_default()) return a.second->is_default();
-    return a.first < b.first;
+  const std::vector<Hash128> disproved = disproved_elsewhere(job);
+  std::vector<Ranked> ranked;
+  for (const Candidate& candidate : candidates_of(job).candidates) {
+    if (!candidate.is_default() && contains(rejected, plan_that_ran(job, candidate))) {
+      ++report.rejected["rejected before"];
+    } else if (!candidate.is_default() && contains(disproved, plan_that_serves(job, candidate))) {
+      ++report.rejected["failed verification"];
+    } else {
+      ranked.push_back({&candidate, model_ns(job, candidate, sizes)});
+    }
+  }
+  std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {
+    if (a.candidate->is_default() != b.candidate->is_default()) return a.candidate->is_default();
+    return a.model_ns < b.model_ns;
   });
-  std::vector<const Candidate*> order;
-  for (const auto& [ns, candidate] : ranked) order.push_back(candidate);
-  const auto predicted_ns = [&](const Candidate* candidate) {
-    return std::find_if(ranked.begin(), ranked.end(),
-                        [&](const auto& r) { return r.second == candidate; })
-        ->first;
-  };
+  return ranked;
+}
 
-  std::vector<Entrant> field = verified_entrants(job, order, typical, report);
+// How well the model foresaw what was measured.
+void Search::judge_model(const std::vector<Entrant>& all, ProblemReport& report) {
+  std::vector<double> measured_ns, model_ns;
+  for (const Entrant& entrant : all) {
+    measured_ns.push_back(entrant.first_ns);
+    model_ns.push_back(entrant.model_ns);
+  }
+  report.median_ns = median(measured_ns);
+  report.rank_correlation = rank_correlation(model_ns, measured_ns);
+  const auto models_first = std::min_element(model_ns.begin(), model_ns.end()) - model_ns.begin();
+  report.model_regret = measured_ns[static_cast<size_t>(models_first)] /
+                            *std::min_element(measured_ns.begin(), measured_ns.end()) -
+                        1;
+}
+
+void Search::measure_on_device(const Job& job, ProblemReport& report) {
+  const Case typical = job.kit->measured_case(job.fixed, job.bucket);
+  const Sizes sizes = templates::with_derived(*job.op, typical.sizes);
+  std::vector<Entrant> field =
+      verified_entrants(job, candidates_to_try(job, sizes, report), typical, report);
   report.measured = static_cast<int64_t>(field.size());
   std::string note;
   Samples samples;
@@ -660,7 +699,7 @@ void Search::measure_on_device(const Job& job, ProblemReport& report) {
         measured_samples(job, typical, field, last ? kFinalRounds : kFirstRounds, report), &note);
     if (!field.empty() && !samples.rounds.empty())
       drop_impossible(job, typical, field, samples, report);
-    if (field.empty()) throw Abandoned{"failed: no candidate is right"};
+    if (field.empty()) throw Abandoned{State::failed, "no candidate is right"};
     if (first) {
       for (size_t i = 0; i < field.size(); ++i) field[i].first_ns = median(samples.times_ns[i]);
       all = field;
@@ -682,20 +721,9 @@ void Search::measure_on_device(const Job& job, ProblemReport& report) {
     return entrant.candidate->is_default();
   });
   // Nothing was compared with the default, so nothing is decided.
-  if (cut_short_ && only_default) throw Abandoned{"partial"};
+  if (cut_short_ && only_default) throw Abandoned{State::partial};
 
-  std::vector<double> measured_all_ns, model_all_ns;
-  for (const Entrant& entrant : all) {
-    measured_all_ns.push_back(entrant.first_ns);
-    model_all_ns.push_back(predicted_ns(entrant.candidate));
-  }
-  report.median_ns = median(measured_all_ns);
-  report.rank_correlation = rank_correlation(model_all_ns, measured_all_ns);
-  const auto models_first =
-      std::min_element(model_all_ns.begin(), model_all_ns.end()) - model_all_ns.begin();
-  report.model_regret = measured_all_ns[static_cast<size_t>(models_first)] /
-                            *std::min_element(measured_all_ns.begin(), measured_all_ns.end()) -
-                        1;
+  judge_model(all, report);
   store_measured(job, field, samples, note, report);
 }
 
@@ -761,8 +789,7 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
                      .limits = job.target.limits,
                      .tie_group = tie_group,
                      .time_ns = winner_ns,
-                     .default_time_ns = default_ns,
-                     .decided_at = std::time(nullptr)};
+                     .default_time_ns = default_ns};
   report.spread_ns = spread(samples.times_ns[verdict.winner]);
   if (auto standing = standing_decision(job, kind)) {
     result.decision = std::move(*standing);
@@ -777,7 +804,7 @@ ProblemReport Search::tune_one(const Job& job) {
   rejections_.clear();
   cut_short_ = false;
   try {
-    if (job.target.gpu.cc() < job.op->min_cc) throw Abandoned{"unsupported"};
+    if (job.target.gpu.cc() < job.op->min_cc) throw Abandoned{State::unsupported};
     const CandidateSet& set = candidates_of(job);
     report.space_size = set.space_size;
     report.kept = set.kept;
@@ -797,14 +824,16 @@ ProblemReport Search::tune_one(const Job& job) {
     if (worker_ == nullptr) {
       rank(job, all_entrants(set), report);
     } else if (simulates()) {
-      rank(job, simulated_entrants(job, set, report), report);
+      rank(job, simulated_entrants(job, report), report);
     } else {
       measure_on_device(job, report);
     }
-    if (cut_short_) report.state = "partial";
+    if (cut_short_) report.state = State::partial;
   } catch (const Abandoned& abandoned) {
     report.state = abandoned.state;
-    log(fmt::format("{}: {}", problem_text(job), report.state));
+    report.detail = abandoned.detail;
+    if (abandoned.state == State::partial || abandoned.state == State::stopped) keep_compiled();
+    log(fmt::format("{}: {}", problem_text(job), report.state_text()));
   } catch (const Error& error) {
     // Trouble of this problem alone; what would meet every problem (no compiler, no worker) goes
     // up.
@@ -812,8 +841,9 @@ ProblemReport Search::tune_one(const Job& job) {
                        error.status() == Status::out_of_memory ||
                        error.status() == Status::compile_error;
     if (!local) throw;
-    report.state = fmt::format("failed: {}", error.what());
-    log(fmt::format("{}: {}", problem_text(job), report.state));
+    report.state = State::failed;
+    report.detail = error.what();
+    log(fmt::format("{}: {}", problem_text(job), report.state_text()));
   }
   // Without a decision to go with, the rejections are still worth keeping.
   if (!rejections_.empty()) store_.put_rejections(rejections_);
@@ -840,10 +870,10 @@ TuneReport Search::run() {
         problem_start_s_ + (deadline_s - problem_start_s_) / static_cast<double>(jobs.size() - i);
     ProblemReport row{.problem = job.problem, .gpu = job.gpu_label};
     if (stopped()) {
-      row.state = "stopped";
+      row.state = State::stopped;
       report.end = TuneReport::End::stopped;
     } else if (const std::optional<cache::Decision> kept = finished(job)) {
-      row.state = "kept";
+      row.state = State::kept;
       row.winner = kept->config;
       row.kind = kept->kind;
       row.winner_ns = kept->time_ns;
@@ -851,13 +881,13 @@ TuneReport Search::run() {
       row.tie_group = kept->tie_group;
       tell_pin(job);
     } else if (options_.budget_s > 0 && now_s() >= deadline_s) {
-      row.state = "budget";
+      row.state = State::budget;
       if (report.end == TuneReport::End::finished) report.end = TuneReport::End::budget;
     } else {
       tell_pin(job);
       row = tune_one(job);
-      if (row.state == "stopped") report.end = TuneReport::End::stopped;
-      if (row.state == "partial" && report.end == TuneReport::End::finished)
+      if (row.state == State::stopped) report.end = TuneReport::End::stopped;
+      if (row.state == State::partial && report.end == TuneReport::End::finished)
         report.end = TuneReport::End::budget;
     }
     report.problems.push_back(std::move(row));
@@ -869,7 +899,47 @@ TuneReport Search::run() {
   return report;
 }
 
+const char* state_name(State state) {
+  switch (state) {
+    case State::tuned:
+      return "tuned";
+    case State::partial:
+      return "partial";
+    case State::kept:
+      return "kept";
+    case State::no_memory:
+      return "no memory";
+    case State::budget:
+      return "budget";
+    case State::stopped:
+      return "stopped";
+    case State::unsupported:
+      return "unsupported";
+    case State::failed:
+    case State::not_stored:
+      return "failed";
+  }
+  fail(Status::internal, "unknown state {} of a problem", static_cast<int>(state));
+}
+
+const char* end_name(TuneReport::End end) {
+  switch (end) {
+    case TuneReport::End::finished:
+      return "finished";
+    case TuneReport::End::budget:
+      return "budget";
+    case TuneReport::End::stopped:
+      return "stopped";
+  }
+  fail(Status::internal, "unknown end {} of a tuning", static_cast<int>(end));
+}
+
 }  // namespace
+
+std::string ProblemReport::state_text() const {
+  const std::string name = state_name(state);
+  return detail.empty() ? name : name + ": " + detail;
+}
 
 TuneReport tune(cache::Store& store, const TuneOptions& options) {
   return Search(store, options).run();
@@ -882,7 +952,7 @@ Json TuneReport::json() const {
                     {"shape", Json::parse(p.problem.shape, nullptr, false)},
                     {"bucket", Json::parse(p.problem.bucket, nullptr, false)},
                     {"gpu", p.gpu},
-                    {"state", p.state},
+                    {"state", p.state_text()},
                     {"space", p.space_size},
                     {"kept", p.kept},
                     {"distinct_binaries", p.distinct_binaries},
@@ -900,11 +970,10 @@ Json TuneReport::json() const {
                     {"wall_s", p.wall_s}});
     if (p.winner.empty()) rows.back()["winner"] = nullptr;
   }
-  const char* ends[] = {"finished", "budget", "stopped"};
   return {{"problems", rows},
           {"worker_restarts", worker_restarts},
           {"wall_s", wall_s},
-          {"end", ends[static_cast<int>(end)]}};
+          {"end", end_name(end)}};
 }
 
 }  // namespace kiln::tuner

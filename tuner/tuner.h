@@ -43,18 +43,26 @@ struct TuneOptions {
   const std::atomic<bool>* stop = nullptr;
 };
 
-// State of a problem that was decided, but not kept.
-inline constexpr std::string_view kNotStored = "failed: the store did not keep the result";
-
 // What happened to one problem: everything the closing table needs.
 struct ProblemReport {
   cache::Problem problem;
   std::string gpu;  // slug
-  // Or "partial" (the budget ended it), "kept", "no memory", "budget", "stopped", "unsupported",
-  // "failed: ...".
-  std::string state = "tuned";
-  int64_t space_size = 0;  // product of the axes
-  int64_t kept = 0;        // after the rules and static limits
+  enum class State {
+    tuned,
+    partial,  // decided among what the budget allowed, or not at all
+    kept,     // decided before
+    no_memory,
+    budget,  // spent before its turn
+    stopped,
+    unsupported,
+    failed,
+    not_stored,  // decided, but the store did not keep it: a failure too
+  };
+  State state = State::tuned;
+  std::string detail;              // why it failed
+  std::string state_text() const;  // "tuned", "no memory", "failed: no config is legal", ...
+  int64_t space_size = 0;          // product of the axes
+  int64_t kept = 0;                // after the rules and static limits
   int64_t distinct_binaries = 0;
   std::map<std::string, int64_t> rejected;  // "wrong": 1, "trap": 1, ...
   std::string winner;                       // config

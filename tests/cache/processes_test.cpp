@@ -139,13 +139,17 @@ TEST_F(ProcessesTest, ReadersAreServedWhileAnotherProcessOpensAndClosesTheStore)
     for (;;) open();
     return 0;
   });
+  int unserved = 0;
+  std::vector<std::string> warnings;
   for (int i = 0; i < 400; ++i) {
     auto store = open(StoreOptions::Mode::read_only);
-    ASSERT_TRUE(store->find_decision(sample_problem(), kA100)) << "read " << i;
-    ASSERT_TRUE(store->warnings().empty()) << store->warnings()[0];
+    unserved += store->find_decision(sample_problem(), kA100) ? 0 : 1;
+    for (const std::string& warning : store->warnings()) warnings.push_back(warning);
   }
   ::kill(child, SIGKILL);
   wait_for(child);
+  EXPECT_EQ(unserved, 0);
+  EXPECT_EQ(warnings, std::vector<std::string>{});
 }
 
 TEST_F(ProcessesTest, ReaderAfterAKilledWriterNeedsAWriterFirst) {
@@ -255,6 +259,9 @@ TEST_F(ProcessesTest, FileThatWasClosedBeforeTheForkIsWrittenByTheChild) {
 }
 
 TEST_F(ProcessesTest, ForkWhileAnotherThreadOpensAndWritesDoesNotHang) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitiser's allocator may be locked by the other thread at the fork";
+#endif
   std::atomic<bool> stop = false;
   std::thread worker([&] {
     for (int i = 0; !stop; ++i) {

@@ -141,9 +141,37 @@ TEST_F(StoreTest, NewerDecisionOfTheSameKindReplacesTheOlder) {
   ASSERT_TRUE(store->put(new_result));
   EXPECT_EQ(store->find_decision(sample_problem(), kA100)->decision.config,
             new_result.decision.config);
-  ASSERT_TRUE(store->put(old_result));
+  EXPECT_FALSE(store->put(old_result));
   EXPECT_EQ(store->find_decision(sample_problem(), kA100)->decision.config,
             new_result.decision.config);
+  ASSERT_EQ(store->warnings().size(), 1u);
+  EXPECT_NE(store->warnings()[0].find("newer measured decision"), std::string::npos)
+      << store->warnings()[0];
+}
+
+TEST_F(StoreTest, WhatIsDecidedNowIsTheNewestByAnyClock) {
+  TuningResult ahead = sample_result("ahead");
+  ahead.decision.decided_at = 4'000'000'000;  // by a clock that went wrong
+  TuningResult now = sample_result("now");
+  now.decision.decided_at = 0;
+  const auto decided = [](Store& store) {
+    return store.find_decision(sample_problem(), kA100)->decision;
+  };
+  {
+    const auto store = open();
+    ASSERT_TRUE(store->put(ahead));
+    ASSERT_TRUE(store->put(now));
+    EXPECT_EQ(decided(*store).config, now.decision.config);
+    EXPECT_EQ(decided(*store).decided_at, ahead.decision.decided_at + 1);
+  }
+  pack_ = make_pack_of("pack.db", {ahead});
+  path_ = folder_ + "/over_the_pack.db";
+  const auto store = open();
+  ASSERT_EQ(decided(*store).config, ahead.decision.config);
+  ASSERT_TRUE(store->put(now));
+  EXPECT_EQ(decided(*store).config, now.decision.config);
+  now.decision.decided_at = 1'700'000'000;
+  EXPECT_FALSE(store->put(now));
 }
 
 TEST_F(StoreTest, PinnedStaysUntilAnotherPin) {
@@ -428,7 +456,7 @@ TEST_F(StoreTest, ViewsOfAnOlderBuildAreReplacedByAWriterAndTheUsersOwnStay) {
     EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
   }
   EXPECT_EQ(sql(in_sql), before);
-  EXPECT_EQ(sql("SELECT op FROM mine"), std::vector<std::string>{"combine_topk_swa"});
+  EXPECT_EQ(sql("SELECT op FROM mine"), std::vector<std::string>{sample_problem().op});
 }
 
 TEST_F(StoreTest, OpeningForWritingMakesAPrivateFile) {

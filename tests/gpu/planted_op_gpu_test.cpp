@@ -34,7 +34,7 @@ TEST_F(PlantedOp, FastOneWinsAndEachBadOneIsRejectedWithItsReason) {
   const TuneReport report = tune(*store_, options);
   ASSERT_EQ(report.problems.size(), 1u);
   const ProblemReport& row = report.problems[0];
-  EXPECT_EQ(row.state, "tuned") << log;
+  EXPECT_EQ(row.state_text(), "tuned") << log;
   EXPECT_EQ(row.winner, config_text(testing::kPlantedFast)) << log;
   EXPECT_EQ(row.kind, cache::DecisionKind::measured);
   EXPECT_LT(row.winner_ns, row.default_ns);

@@ -712,6 +712,7 @@ TEST_F(SessionTest, FirstCallUnderCaptureIsRefusedAndLeavesTheCaptureValid) {
 // kiln.h: whatever is no op call is legal beside any capture and leaves it valid.
 TEST_F(SessionTest, LifeCycleLeavesCapturesValid) {
   CUcontext context = nullptr;
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
   ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxPushCurrent(context), CUDA_SUCCESS);
   for (const unsigned flags : {CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING}) {

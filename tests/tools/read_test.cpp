@@ -437,7 +437,7 @@ TEST_F(ExplainCommand, WithoutAGpuTheOneInTheStoreIsTaken) {
   EXPECT_EQ(run({"explain", op_, "--json"}).json()["gpu"], "rtx-3090");
   store_seed(db(), make_seed("a100-sxm4-80gb"));
   const Result result = run({"explain", op_});
-  EXPECT_EQ(result.code, code(ExitCode::usage)) << result;
+  EXPECT_EQ(result.code, code(ExitCode::no_device)) << result;
   EXPECT_TRUE(contains(result.err, "GPUs in the store: ")) << result;
 }
 

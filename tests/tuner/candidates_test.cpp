@@ -36,14 +36,6 @@ TEST(PaddedSmem, LeavesAloneWhatFitsNoMoreAnyway) {
   EXPECT_EQ(padded_smem_bytes(find_gpu("rtx-3090"), 256, {.registers = 40}, 1024, 16), 1024);
 }
 
-TEST(StaticLimits, SharedMemoryIsJudgedByTheGpuAtHand) {
-  templates::KernelLaunch launch{.threads = 256, .dynamic_smem_bytes = 120 << 10};
-  EXPECT_EQ(static_limit_broken(launch, find_gpu("rtx-3090")), "shared memory");
-  EXPECT_EQ(static_limit_broken(launch, find_gpu("a100-sxm4-80gb")), "");
-  launch.threads = 2048;
-  EXPECT_EQ(static_limit_broken(launch, find_gpu("a100-sxm4-80gb")), "threads");
-}
-
 class Candidates : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { testing::register_toy(); }
@@ -94,6 +86,26 @@ TEST_F(Candidates, ThatSpillAreDroppedWithTheReason) {
   EXPECT_EQ(set.candidates.size(), 2u);
   ASSERT_EQ(set.dropped.size(), 2u);  // and its twin
   EXPECT_EQ(set.dropped[0].reason, "spills");
+}
+
+TEST_F(Candidates, AreJudgedByTheRulesOfASession) {
+  set_resources(testing::kToyFast, {.registers = 32, .static_smem_bytes = 200 << 10});
+  Binaries binaries(*other_);
+  const CandidateSet set = make(binaries);
+  ASSERT_EQ(set.dropped.size(), 2u);  // and its twin
+  EXPECT_EQ(set.dropped[0].stage, "resources");
+  EXPECT_EQ(set.dropped[0].reason, "shared memory");
+  EXPECT_NE(set.dropped[0].detail.find("204800 bytes"), std::string::npos) << set.dropped[0].detail;
+}
+
+TEST_F(Candidates, DefaultThatNoSessionCouldRunDoesNotStayForItsSpills) {
+  set_resources(testing::kToyDefault,
+                {.registers = 255, .spill_store_bytes = 64, .static_smem_bytes = 200 << 10});
+  Binaries binaries(*other_);
+  const CandidateSet set = make(binaries);
+  EXPECT_EQ(set.candidates.size(), 2u);
+  ASSERT_EQ(set.dropped.size(), 1u);
+  EXPECT_EQ(set.dropped[0].reason, "shared memory");
 }
 
 TEST_F(Candidates, DefaultStaysEvenWhenItSpills) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <thread>
 
@@ -129,7 +130,7 @@ class Search : public ::testing::Test {
 TEST_F(Search, FastOneBeatsTheDefaultPlantedTwiceAsSlow) {
   const ProblemReport row =
       tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyMiddling});
-  EXPECT_EQ(row.state, "tuned") << log_;
+  EXPECT_EQ(row.state_text(), "tuned") << log_;
   EXPECT_EQ(row.winner, config_text(testing::kToyFast));
   EXPECT_EQ(row.kind, DecisionKind::measured);
   EXPECT_DOUBLE_EQ(row.winner_ns, 1e6);
@@ -219,7 +220,7 @@ TEST_F(Search, TwoRunsGiveTheSameWinner) {
   options_.redo = TuneOptions::Redo::again;
   const ProblemReport second = tune_space(space);
   EXPECT_EQ(first.winner, second.winner);
-  EXPECT_EQ(second.state, "tuned");
+  EXPECT_EQ(second.state_text(), "tuned");
 }
 
 TEST_F(Search, DefaultThatNothingBeatsStays) {
@@ -231,7 +232,7 @@ TEST_F(Search, DefaultThatNothingBeatsStays) {
 TEST_F(Search, FinishedProblemIsKeptOnTheNextRun) {
   tune_space({testing::kToyDefault, testing::kToyFast});
   const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast});
-  EXPECT_EQ(row.state, "kept");
+  EXPECT_EQ(row.state_text(), "kept");
   EXPECT_EQ(row.winner, config_text(testing::kToyFast));
   EXPECT_EQ(row.measured, 0);
 }
@@ -283,14 +284,14 @@ TEST_F(Search, BudgetThatEndsASearchLeavesItPartialAndTheNextRunTakesItUp) {
   const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyWrong,
                                    testing::kToyMiddling};
   const ProblemReport row = tune_space(space);
-  EXPECT_EQ(row.state, "partial");
+  EXPECT_EQ(row.state_text(), "partial");
   EXPECT_EQ(row.measured, 2);
   EXPECT_EQ(report_.end, TuneReport::End::budget);
   EXPECT_EQ(row.winner, config_text(testing::kToyFast));
   EXPECT_EQ(decision()->decision.scope, cache::Decision::Scope::part);
   options_.budget_s = 0;
-  EXPECT_EQ(tune_space(space).state, "tuned");
-  EXPECT_EQ(tune_space(space).state, "kept");
+  EXPECT_EQ(tune_space(space).state_text(), "tuned");
+  EXPECT_EQ(tune_space(space).state_text(), "kept");
 }
 
 TEST_F(Search, PartialResultDoesNotReplaceACompleteDecision) {
@@ -301,7 +302,7 @@ TEST_F(Search, PartialResultDoesNotReplaceACompleteDecision) {
   let_a_rejection_end_the_budget();
   const ProblemReport row = tune_space(
       {testing::kToyDefault, testing::kToyMiddling, testing::kToyWrong, testing::kToyRight});
-  EXPECT_EQ(row.state, "partial");
+  EXPECT_EQ(row.state_text(), "partial");
   EXPECT_EQ(row.measured, 2);
   EXPECT_EQ(row.winner, config_text(testing::kToyRight));
   EXPECT_NE(log_.find("the earlier decision among all stays"), std::string::npos) << log_;
@@ -333,7 +334,7 @@ TEST_F(Search, DecisionThatTurnsOutWrongIsDisprovenAtOnce) {
   options_.log = [&](const std::string& line) {
     if (line.find("rejected") != std::string::npos) stop = true;
   };
-  EXPECT_EQ(tune_space({testing::kToyDefault, testing::kToyWrong}).state, "stopped");
+  EXPECT_EQ(tune_space({testing::kToyDefault, testing::kToyWrong}).state_text(), "stopped");
   EXPECT_EQ(decision()->verified, cache::Verified::none);
   EXPECT_NE(decision()->failure.find("wrong"), std::string::npos) << decision()->failure;
 }
@@ -345,20 +346,20 @@ TEST_F(Search, ScopeOfADecisionIsNotReadOutOfItsReason) {
   forged.decision.reason = "only a part was tried within the budget: so it was said";
   ASSERT_TRUE(store_->put(forged));
   prove(forged.decision, kHost, Found::right);
-  EXPECT_EQ(tune_space(space).state, "kept");
+  EXPECT_EQ(tune_space(space).state_text(), "kept");
   store_->forget(problem(), host_class());
   forge(testing::kToyFast, DecisionKind::measured, Source::current, cache::Decision::Scope::part);
-  EXPECT_EQ(tune_space(space).state, "tuned");
+  EXPECT_EQ(tune_space(space).state_text(), "tuned");
 }
 
 TEST_F(Search, DisprovedWinnerIsTunedAnew) {
   const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyWrong};
   prove(forge(testing::kToyWrong, DecisionKind::measured, Source::current), kHost, Found::wrong);
   const ProblemReport row = tune_space(space);
-  EXPECT_EQ(row.state, "tuned");
+  EXPECT_EQ(row.state_text(), "tuned");
   EXPECT_EQ(row.winner, config_text(testing::kToyFast));
   EXPECT_EQ(decision()->failure, "");
-  EXPECT_EQ(tune_space(space).state, "kept");
+  EXPECT_EQ(tune_space(space).state_text(), "kept");
 }
 
 TEST_F(Search, WinnerThatFailedOnAnotherCardIsNotChosenAgain) {
@@ -366,7 +367,7 @@ TEST_F(Search, WinnerThatFailedOnAnotherCardIsNotChosenAgain) {
   tune_space(space);
   prove(decision()->decision, "another A100", Found::wrong);
   const ProblemReport row = tune_space(space);
-  EXPECT_EQ(row.state, "tuned");
+  EXPECT_EQ(row.state_text(), "tuned");
   EXPECT_EQ(row.rejected.at("failed verification"), 1);
   EXPECT_EQ(row.winner, config_text(testing::kToyMiddling));
   EXPECT_EQ(decision()->failure, "");
@@ -379,7 +380,7 @@ TEST_F(Search, PinThatFailedIsToldAndTheProblemIsTuned) {
   for (const char* state : {"tuned", "kept"}) {
     log_.clear();
     const ProblemReport row = tune_space(space);
-    EXPECT_EQ(row.state, state);
+    EXPECT_EQ(row.state_text(), state);
     EXPECT_EQ(row.winner, config_text(testing::kToyFast));
     EXPECT_EQ(row.kind, DecisionKind::measured);
     EXPECT_NE(log_.find("which no session uses: it failed verification on another A100"),
@@ -396,14 +397,14 @@ TEST_F(Search, PinThatFailedIsToldAndTheProblemIsTuned) {
 TEST_F(Search, PinIsKeptAndTheStaleOneIsTold) {
   const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyMiddling};
   forge(testing::kToyMiddling, DecisionKind::pinned, Source::current);
-  EXPECT_EQ(tune_space(space).state, "kept");
+  EXPECT_EQ(tune_space(space).state_text(), "kept");
   EXPECT_EQ(log_.find("pinned"), std::string::npos) << log_;
   store_->forget(problem(), host_class());
   forge(testing::kToyMiddling, DecisionKind::pinned, Source::other);
   for (int run = 0; run < 2; ++run) {
     log_.clear();
     const ProblemReport row = tune_space(space);
-    EXPECT_EQ(row.state, "kept");
+    EXPECT_EQ(row.state_text(), "kept");
     EXPECT_EQ(row.measured, 0);
     EXPECT_EQ(row.kind, DecisionKind::pinned);
     EXPECT_NE(log_.find("it stays pinned to " + config_text(testing::kToyMiddling)),
@@ -417,7 +418,7 @@ TEST_F(Search, AgainMeasuresBesideThePin) {
   options_.redo = TuneOptions::Redo::again;
   const ProblemReport row =
       tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyMiddling});
-  EXPECT_EQ(row.state, "tuned");
+  EXPECT_EQ(row.state_text(), "tuned");
   EXPECT_EQ(row.winner, config_text(testing::kToyFast));
   EXPECT_NE(log_.find("it is pinned to"), std::string::npos) << log_;
   EXPECT_EQ(decision()->decision.config, config_text(testing::kToyMiddling));
@@ -429,16 +430,31 @@ TEST_F(Search, NoMemoryIsAStateOfTheRow) {
   setenv("KILN_TOY_MEMORY_BYTES", "100000", 1);
   const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast});
   unsetenv("KILN_TOY_MEMORY_BYTES");
-  EXPECT_EQ(row.state, "no memory");
+  EXPECT_EQ(row.state_text(), "no memory");
   EXPECT_TRUE(row.winner.empty());
   EXPECT_FALSE(decision().has_value());
+}
+
+TEST_F(Search, ResultThatTheStoreDoesNotKeepIsAStateOfItsOwn) {
+  std::string folder = ::testing::TempDir() + "kiln_search_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string path = folder + "/kiln.db";
+  testing::store_toy_binaries(*cache::Store::open({.path = path}), "sm_80");
+  store_ = cache::Store::open({.path = path, .mode = cache::StoreOptions::Mode::read_only});
+  const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast});
+  store_.reset();
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(row.state, ProblemReport::State::not_stored);
+  EXPECT_EQ(row.state_text(), "failed: the store did not keep the result");
+  EXPECT_EQ(report_.json().at("problems").at(0).at("state"), row.state_text());
+  EXPECT_TRUE(row.winner.empty());
 }
 
 TEST_F(Search, StopBeforeTheFirstProblemLeavesTheRest) {
   std::atomic<bool> stop{true};
   options_.stop = &stop;
   const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast});
-  EXPECT_EQ(row.state, "stopped");
+  EXPECT_EQ(row.state_text(), "stopped");
   EXPECT_EQ(report_.end, TuneReport::End::stopped);
 }
 
@@ -450,18 +466,18 @@ TEST_F(Search, StopInTheMiddleKeepsWhatWasFoundOut) {
   };
   const ProblemReport row =
       tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyTrap});
-  EXPECT_EQ(row.state, "stopped");
+  EXPECT_EQ(row.state_text(), "stopped");
   EXPECT_FALSE(decision().has_value());
   EXPECT_EQ(store_->rejections(problem(), host_class()).size(), 1u);
   options_.stop = nullptr;
-  EXPECT_EQ(tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyTrap}).state,
+  EXPECT_EQ(tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyTrap}).state_text(),
             "tuned");
 }
 
 TEST_F(Search, SpentBudgetLeavesProblemsUntuned) {
   options_.budget_s = 1e-9;
   const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast});
-  EXPECT_EQ(row.state, "budget");
+  EXPECT_EQ(row.state_text(), "budget");
   EXPECT_EQ(report_.end, TuneReport::End::budget);
 }
 
@@ -591,7 +607,7 @@ TEST_F(Search, DecisionOfAnotherSourceIsStaleAndNotKept) {
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0].outcome, VerifyOutcome::unproven);
   EXPECT_NE(rows[0].detail.find("stale"), std::string::npos) << rows[0].detail;
-  EXPECT_EQ(tune_space({testing::kToyDefault, testing::kToyFast}).state, "tuned");
+  EXPECT_EQ(tune_space({testing::kToyDefault, testing::kToyFast}).state_text(), "tuned");
 }
 
 TEST_F(Search, StaleMeasurementIsNotRankedBesideAgainAndAgain) {
@@ -603,19 +619,30 @@ TEST_F(Search, StaleMeasurementIsNotRankedBesideAgainAndAgain) {
         kHost, Found::right);
   const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyMiddling};
   const ProblemReport first = tune_space(space);
-  EXPECT_EQ(first.state, "tuned") << log_;
+  EXPECT_EQ(first.state_text(), "tuned") << log_;
   EXPECT_EQ(first.kind, DecisionKind::predicted);
   const ProblemReport second = tune_space(space);
-  EXPECT_EQ(second.state, "kept");
+  EXPECT_EQ(second.state_text(), "kept");
   EXPECT_EQ(second.kind, DecisionKind::predicted);
   EXPECT_EQ(second.winner, first.winner);
+}
+
+TEST_F(Search, ResultIsKeptOverOneThatAClockDatedInTheFuture) {
+  const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyMiddling};
+  cache::TuningResult ahead;
+  ahead.decision = forge(testing::kToyMiddling, DecisionKind::measured, Source::other);
+  ahead.decision.decided_at = 4'000'000'000;
+  ASSERT_TRUE(store_->put(ahead));
+  EXPECT_EQ(tune_space(space).state_text(), "tuned");
+  EXPECT_EQ(decision()->decision.config, config_text(testing::kToyFast));
+  EXPECT_EQ(tune_space(space).state_text(), "kept");
 }
 
 TEST_F(Search, LimitsOfAnotherGpuGiveItAPredictedDecision) {
   testing::store_toy_binaries(*store_, "sm_86");
   options_.limits = "rtx-3090";
   const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast});
-  EXPECT_EQ(row.state, "tuned") << log_;
+  EXPECT_EQ(row.state_text(), "tuned") << log_;
   EXPECT_EQ(row.gpu, "rtx-3090");
   const auto stored = decision("rtx-3090");
   ASSERT_TRUE(stored.has_value());
@@ -664,7 +691,7 @@ TEST_F(Ranking, StoresAPredictedDecisionWithItsCubinForEachGpu) {
   const TuneReport report = tune(*store_, options_);
   ASSERT_EQ(report.problems.size(), 2u);
   for (const ProblemReport& row : report.problems) {
-    EXPECT_EQ(row.state, "tuned");
+    EXPECT_EQ(row.state_text(), "tuned");
     EXPECT_EQ(row.kind, DecisionKind::predicted);
     const auto stored = store_->find_decision(row.problem, gpu_class_key(find_gpu(row.gpu)));
     ASSERT_TRUE(stored.has_value()) << row.gpu;
@@ -687,7 +714,8 @@ TEST_F(Ranking, PrefersTheConfigWithEnoughThreads) {
 
 TEST_F(Ranking, SecondRunKeepsWhatIsThere) {
   tune(*store_, options_);
-  for (const ProblemReport& row : tune(*store_, options_).problems) EXPECT_EQ(row.state, "kept");
+  for (const ProblemReport& row : tune(*store_, options_).problems)
+    EXPECT_EQ(row.state_text(), "kept");
 }
 
 TEST_F(Ranking, ConfigThatFailedVerificationIsNotRankedFirst) {
@@ -700,10 +728,10 @@ TEST_F(Ranking, ConfigThatFailedVerificationIsNotRankedFirst) {
        .passed = false,
        .card = "A100"}));
   const ProblemReport second = tune(*store_, options_).problems.at(0);
-  EXPECT_EQ(second.state, "tuned");
+  EXPECT_EQ(second.state_text(), "tuned");
   EXPECT_NE(second.winner, first.winner);
   EXPECT_EQ(second.rejected.at("failed verification"), 1);
-  EXPECT_EQ(tune(*store_, options_).problems.at(0).state, "kept");
+  EXPECT_EQ(tune(*store_, options_).problems.at(0).state_text(), "kept");
 }
 
 TEST_F(Ranking, ShortlistCompilesTheDefaultAndTheModelsFirst) {

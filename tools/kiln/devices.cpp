@@ -78,9 +78,13 @@ void print_tables(const runtime::DeviceList& list) {
     print(fmt::format("Devices of this machine (driver {}):\n{}", list.devices.front().driver,
                       devices.text()));
   }
-  Table gpus(limit_columns({{"GPU"}, {"NAME"}}));
-  for (const Gpu& gpu : gpu_table()) gpus.add(with_limits({gpu.slug, gpu.name}, gpu));
-  print(fmt::format("\nGPUs by name, for --gpu NAME, --limits NAME and, simulated, --device sim:NAME:\n{}", gpus.text()));
+  Table gpus(limit_columns({{"GPU"}, {"NAME"}, {"ALSO CALLED"}}));
+  for (const Gpu& gpu : gpu_table()) {
+    gpus.add(with_limits({gpu.slug, gpu.name, joined(gpu.aliases)}, gpu));
+  }
+  print(fmt::format(
+      "\nGPUs by name, for --gpu NAME, --limits NAME and, simulated, --device sim:NAME:\n{}",
+      gpus.text()));
 }
 
 ExitCode run_devices(const Common& common) {

@@ -231,11 +231,12 @@ void print_abilities(const Abilities& can, const runtime::DeviceList& devices) {
   const bool has_device = !devices.devices.empty();
   const std::string_view works = "works";
   const std::string_view lacking = has_device ? "does not work: see above" : "needs a GPU here";
+  const std::string_view needs = "does not work: it needs NVRTC and a store that can be written";
   print("\nOn this machine:\n");
-  const std::string_view untuned =
-      !has_device && can.build ? "no GPU here: ranks by the model, as build does" : lacking;
-  line("build",
-       can.build ? works : "does not work: it needs NVRTC and a store that can be written");
+  const std::string_view untuned = !can.build   ? needs
+                                   : has_device ? lacking
+                                                : "no GPU here: ranks by the model, as build does";
+  line("build", can.build ? works : needs);
   line("tune", can.tune ? works : untuned);
   line("verify", can.verify ? works : lacking);
   line("bench", can.bench ? works : lacking);

@@ -54,7 +54,7 @@ Target choose_target(const ExplainArguments& arguments, cache::Store& store) {
     const Gpu& gpu = resolve_gpu(labels.front());
     return {gpu, gpu.slug};
   }
-  throw Failure(ExitCode::usage, "no GPU here, so name one with --gpu SLUG.",
+  throw Failure(ExitCode::no_device, "there is no GPU here, so name one with --gpu SLUG.",
                 labels.empty() ? fmt::format("Known GPUs: {}.", joined(gpu_slugs()))
                                : fmt::format("GPUs in the store: {}.", joined(labels)));
 }

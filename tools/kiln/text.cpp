@@ -161,6 +161,9 @@ std::string printable(std::string_view text) {
   return result;
 }
 
-void print_error(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+void print_error(std::string_view text) {
+  std::fflush(stdout);  // both may go to one file
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
 
 }  // namespace kiln::cli

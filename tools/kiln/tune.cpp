@@ -117,7 +117,7 @@ void print_winners(const tuner::TuneReport& report) {
     table.add({problem.problem.op, problem_text(problem.problem), problem.gpu,
                decided ? short_json(stored_json(problem.winner)) : "-",
                decided ? cache::kind_name(problem.kind) : "-", time_text(problem.winner_ns),
-               ratio_text(problem.default_ns, problem.winner_ns), problem.state});
+               ratio_text(problem.default_ns, problem.winner_ns), problem.state_text()});
   }
   if (!table.empty()) print(table.text());
 }
@@ -146,8 +146,9 @@ void print_next_steps(const tuner::TuneReport& report, const tuner::TuneOptions&
     print(
         fmt::format("  kiln bench{} --op {}    times beside the ceilings of this card\n", db, op));
   }
-  print(fmt::format("  kiln ls{}    what each problem uses\n  kiln show {}{}    one op with its evidence\n",
-                    db, op, db));
+  print(fmt::format(
+      "  kiln ls{}    what each problem uses\n  kiln show {}{}    one op with its evidence\n", db,
+      op, db));
 }
 
 struct Tally {
@@ -160,19 +161,31 @@ struct Tally {
 };
 
 Tally tally_of(const tuner::TuneReport& report) {
+  using State = tuner::ProblemReport::State;
   Tally tally;
   for (const tuner::ProblemReport& problem : report.problems) {
-    if (problem.state == "tuned") {
-      ++tally.tuned;
-    } else if (problem.state == "partial") {
-      ++tally.partial;
-    } else if (problem.state == "kept") {
-      ++tally.kept;
-    } else if (problem.state.rfind("failed", 0) == 0) {
-      ++tally.failed;
-      if (problem.state == tuner::kNotStored) ++tally.not_stored;
-    } else {
-      ++tally.other;
+    switch (problem.state) {
+      case State::tuned:
+        ++tally.tuned;
+        break;
+      case State::partial:
+        ++tally.partial;
+        break;
+      case State::kept:
+        ++tally.kept;
+        break;
+      case State::not_stored:
+        ++tally.not_stored;
+        [[fallthrough]];
+      case State::failed:
+        ++tally.failed;
+        break;
+      case State::no_memory:
+      case State::budget:
+      case State::stopped:
+      case State::unsupported:
+        ++tally.other;
+        break;
     }
   }
   return tally;
