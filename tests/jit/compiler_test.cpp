@@ -224,8 +224,15 @@ TEST_F(CompilerTest, UnknownArchIsRefusedBeforeTheCall) {
       << caught.text;
 }
 
+TEST_F(CompilerTest, VirtualArchGivesPtxThatNamesItsSourceAlone) {
+  const Binary binary = compiler_->compile(small_source(), "compute_80", {});
+  EXPECT_EQ(binary.kind, BinaryKind::ptx);
+  EXPECT_NE(binary.image.find(".target sm_80"), std::string::npos);
+  EXPECT_NE(binary.image.find(".file"), std::string::npos);
+  EXPECT_EQ(binary.image.find(std::filesystem::current_path().string() + "/"), std::string::npos);
+}
+
 TEST_F(CompilerTest, ArchOfTheWrongKindIsRefused) {
-  EXPECT_EQ(compile_error(small_source(), "compute_80").status, Status::unsupported);
   EXPECT_EQ(compile_error(small_source(), "sm_80", {.kind = BinaryKind::ptx}).status,
             Status::unsupported);
   EXPECT_EQ(compile_error(small_source(), "sm_").status, Status::unsupported);

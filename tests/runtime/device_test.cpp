@@ -146,11 +146,18 @@ TEST_F(DeviceTest, CardOutsideTheTableIsDescribedByItsDriver) {
 }
 
 TEST_F(DeviceTest, UnknownKindIsNotFoundAndNamesWhatIsAccepted) {
-  for (const char* id :
-       {"", "gpu", "sim:rtx-3090", "cuda:", "cuda:x", "cuda:-1", "cuda:0x", "CUDA"}) {
+  for (const char* id : {"", "gpu", "sim", "cuda:", "cuda:x", "cuda:-1", "cuda:0x", "CUDA"}) {
     const auto [status, text] = failure_of([&] { Device::open(id); });
     EXPECT_EQ(status, Status::not_found) << id;
     expect_contains(text, "\"cuda:N\"");
+  }
+}
+
+TEST_F(DeviceTest, UnknownGpuIsNotSimulated) {
+  for (const char* id : {"sim:", "sim:rtx-3091"}) {
+    const auto [status, text] = failure_of([&] { Device::open(id); });
+    EXPECT_EQ(status, Status::not_found) << id;
+    expect_contains(text, "rtx-3090");
   }
 }
 
