@@ -34,8 +34,9 @@ std::string evidence_lacking(const DecisionRow& row) {
 }
 
 JudgedDecision judged(cache::Store& store, DecisionRow row, const Op& op, const Sizes& fixed,
-                      const Gpu& gpu) {
+                      TodaysPlans& plans) {
   using Verdict = JudgedDecision::Verdict;
+  const Gpu& gpu = plans.gpu();
   JudgedDecision result{.row = std::move(row)};
   cache::Decision& decision = result.row.decision;
   const auto refuse = [&](Verdict verdict, std::string why) {
@@ -55,7 +56,7 @@ JudgedDecision judged(cache::Store& store, DecisionRow row, const Op& op, const 
   std::string lacking = evidence_lacking(result.row);
   if (!lacking.empty()) return refuse(Verdict::unproven, std::move(lacking));
 
-  result.is_current = result.recorded && is_current(*result.recorded, op, fixed, gpu, gpu.sm());
+  result.is_current = result.recorded && plans.has(*result.recorded, op, fixed);
   if (result.is_current) return result;
   const char* changed = result.recorded ? "the kernel's source has changed since it was decided"
                                         : "the store lacks the plan that it was decided with";
@@ -92,14 +93,14 @@ Choice default_instead_of(const Choice& refused, const Op& op, const Sizes& fixe
 // The one place that asks for decisions. Only the device's own class is asked here; what near
 // siblings know (kind `borrowed`) joins here.
 std::vector<JudgedDecision> judged_decisions(cache::Store& store, const Op& op, const Sizes& fixed,
-                                             const Sizes& bucket, const Gpu& gpu) {
+                                             const Sizes& bucket, TodaysPlans& plans) {
   const Problem problem = problem_of(op, fixed, bucket);
-  const std::string gpu_class = gpu_class_key(gpu);
+  const std::string gpu_class = gpu_class_key(plans.gpu());
   std::vector<JudgedDecision> decisions;
   for (const DecisionKind kind : cache::kDecisionKinds) {
     std::optional<DecisionRow> row = store.find_decision(problem, gpu_class, kind);
     if (!row) continue;
-    decisions.push_back(judged(store, std::move(*row), op, fixed, gpu));
+    decisions.push_back(judged(store, std::move(*row), op, fixed, plans));
     if (decisions.back().verdict == JudgedDecision::Verdict::serves) break;
   }
   return decisions;
@@ -107,9 +108,15 @@ std::vector<JudgedDecision> judged_decisions(cache::Store& store, const Op& op, 
 
 Choice choose(cache::Store& store, const Op& op, const Sizes& fixed, const Sizes& bucket,
               const Gpu& gpu) {
+  TodaysPlans plans(gpu, gpu.sm());
+  return choose(store, op, fixed, bucket, plans);
+}
+
+Choice choose(cache::Store& store, const Op& op, const Sizes& fixed, const Sizes& bucket,
+              TodaysPlans& plans) {
   Choice choice = default_choice(op, fixed);
   choice.bucket = bucket;
-  const std::vector<JudgedDecision> decisions = judged_decisions(store, op, fixed, bucket, gpu);
+  const std::vector<JudgedDecision> decisions = judged_decisions(store, op, fixed, bucket, plans);
   if (decisions.empty()) {
     choice.reason = "the store has no decision for this problem on this GPU class";
     return choice;

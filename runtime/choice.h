@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cache/store.h"
+#include "runtime/plan_record.h"
 #include "templates/op.h"
 
 namespace kiln::runtime {
@@ -48,9 +49,11 @@ struct JudgedDecision {
 // does.
 std::vector<JudgedDecision> judged_decisions(cache::Store& store, const templates::Op& op,
                                              const templates::Sizes& fixed,
-                                             const templates::Sizes& bucket, const Gpu& gpu);
+                                             const templates::Sizes& bucket, TodaysPlans& plans);
 
 Choice default_choice(const templates::Op& op, const templates::Sizes& fixed);
+Choice choose(cache::Store& store, const templates::Op& op, const templates::Sizes& fixed,
+              const templates::Sizes& bucket, TodaysPlans& plans);
 Choice choose(cache::Store& store, const templates::Op& op, const templates::Sizes& fixed,
               const templates::Sizes& bucket, const Gpu& gpu);
 

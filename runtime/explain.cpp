@@ -38,7 +38,8 @@ std::string Session::why_supported(std::string_view op_name, const char* shape_t
   }
   const Gpu& gpu = device_->info().gpu;
   const ServedShape shape(op, 0, fixed, *device_);
-  const ServedVariant variant = describe_variant(shape, op.default_config(fixed));
+  TodaysPlans plans = todays_plans();
+  const ServedVariant variant = describe_variant(shape, op.default_config(fixed), plans);
   if (const auto broken = limit_broken(variant.launches, gpu)) {
     fail(Status::unsupported, "{} {}: {}: use a smaller shape or another device", op.name,
          shape.text, broken->detail);
@@ -124,13 +125,13 @@ std::optional<BrokenLimit> Session::resources_known_broken(const ServedVariant& 
 // included the bucket; before that the first call prepares it.
 Json Session::explain_unprepared(ServedShape& shape, size_t bucket) {
   const Config fallback = shape.op.default_config(shape.fixed);
-  Choice choice =
-      choose(*store_, shape.op, shape.fixed, shape.bucket_sizes[bucket], device_->info().gpu);
-  ServedVariant variant = describe_variant(shape, choice.config);
+  TodaysPlans plans = todays_plans();
+  Choice choice = choose(*store_, shape.op, shape.fixed, shape.bucket_sizes[bucket], plans);
+  ServedVariant variant = describe_variant(shape, choice.config, plans);
   if (choice.config != fallback) {
     if (const auto broken = resources_known_broken(variant)) {
       choice = default_instead_of(choice, shape.op, shape.fixed, broken->detail);
-      variant = describe_variant(shape, choice.config);
+      variant = describe_variant(shape, choice.config, plans);
     }
   }
   const bool is_served = shape.dispatch.load(std::memory_order_acquire) != nullptr;
@@ -146,7 +147,7 @@ Json Session::explain_unprepared(ServedShape& shape, size_t bucket) {
         choice, shape.op, shape.fixed,
         is_served ? "no prepare has included these sizes, so calls take the default"
                   : "the session was sealed before this shape was prepared, so calls are refused");
-    variant = describe_variant(shape, choice.config);
+    variant = describe_variant(shape, choice.config, plans);
   }
   Json entry = explain_choice(shape, choice, variant);
   entry["would_take"] = std::move(would_take);

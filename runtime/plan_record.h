@@ -3,8 +3,12 @@
 // agree.
 #pragma once
 
+#include <map>
 #include <span>
+#include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "cache/store.h"
 #include "templates/op.h"
@@ -20,10 +24,25 @@ cache::PlanRecord plan_record(const templates::Op& op, const templates::Sizes& f
                               const templates::LaunchPlan& launches,
                               std::span<const Hash128> binaries);
 
-// Is this plan what its config means today: the binaries that today's source gives on `arch`,
-// launched as it is planned for `gpu`? Whatever was found out about a plan that is not current says
-// nothing of what would run.
-bool is_current(const cache::PlanRecord& record, const templates::Op& op,
-                const templates::Sizes& fixed, const Gpu& gpu, std::string_view arch);
+// Plans as today's source makes them on `arch`, launched as it is planned for `gpu`. Each is made
+// once, because its keys hash all the source of its kernels. For one thread, and while `gpu` lives.
+class TodaysPlans {
+ public:
+  TodaysPlans(const Gpu& gpu, std::string arch) : gpu_(gpu), arch_(std::move(arch)) {}
+  const Gpu& gpu() const { return gpu_; }
+
+  // Fails when the config is not legal.
+  const cache::PlanRecord& plan(const templates::Op& op, const templates::Sizes& fixed,
+                                const templates::Config& config);
+  // Is this plan still what its config means? Whatever was found out about one that is not says
+  // nothing of what would run.
+  bool has(const cache::PlanRecord& record, const templates::Op& op, const templates::Sizes& fixed);
+
+ private:
+  const Gpu& gpu_;
+  const std::string arch_;
+  std::map<std::tuple<const templates::Op*, templates::Sizes, templates::Config>, cache::PlanRecord>
+      plans_;
+};
 
 }  // namespace kiln::runtime

@@ -89,7 +89,8 @@ class Session::PrepareScope {
 // shapes that are complete.
 class Session::Preparation {
  public:
-  Preparation(Session& session, const std::vector<WorkloadItem>& items) : session_(session) {
+  Preparation(Session& session, const std::vector<WorkloadItem>& items)
+      : session_(session), todays_plans_(session.todays_plans()) {
     for (const WorkloadItem& item : items) add(item);
     collect_needs();
   }
@@ -163,14 +164,14 @@ class Session::Preparation {
   VariantWork& variant_of(ShapeWork& work, const Config& config) {
     const auto found = work.variants.find(config);
     if (found != work.variants.end()) return found->second;
-    VariantWork made{.variant = session_.describe_variant(*work.shape, config)};
+    VariantWork made{.variant = session_.describe_variant(*work.shape, config, todays_plans_)};
     return work.variants.emplace(config, std::move(made)).first->second;
   }
 
   Choice choose_for(ShapeWork& work, size_t bucket) {
     const ServedShape& shape = *work.shape;
     Choice choice =
-        choose(*session_.store_, shape.op, shape.fixed, shape.bucket_sizes[bucket], gpu());
+        choose(*session_.store_, shape.op, shape.fixed, shape.bucket_sizes[bucket], todays_plans_);
     variant_of(work, choice.config);
     return choice;
   }
@@ -325,6 +326,7 @@ class Session::Preparation {
   }
 
   Session& session_;
+  TodaysPlans todays_plans_;
   std::vector<ShapeWork> shapes_;
   std::vector<KernelNeed> needs_;
   std::vector<cache::PlanRecord> plans_;  // of what was compiled here
@@ -365,16 +367,19 @@ ServedShape& Session::served_shape(const Op& op, const Sizes& fixed) {
   return *shape;
 }
 
-ServedVariant Session::describe_variant(const ServedShape& shape, const Config& config) const {
+TodaysPlans Session::todays_plans() const {
+  return TodaysPlans(device_->info().gpu, workshop_->arch());
+}
+
+ServedVariant Session::describe_variant(const ServedShape& shape, const Config& config,
+                                        TodaysPlans& plans) const {
   ServedVariant variant;
   variant.config = config;
   variant.launches = shape.op.plan(shape.fixed, config, device_->info().gpu);
-  for (const templates::KernelLaunch& launch : variant.launches.kernels) {
-    variant.keys.push_back(
-        {.binary = jit::binary_key(templates::kernel_source(shape.op, launch), workshop_->arch(),
-                                   templates::compile_options(launch)),
-         .threads = launch.threads,
-         .dynamic_smem_bytes = launch.dynamic_smem_bytes});
+  for (const auto& kernel : plans.plan(shape.op, shape.fixed, config).kernels) {
+    variant.keys.push_back({.binary = kernel.binary,
+                            .threads = kernel.threads,
+                            .dynamic_smem_bytes = kernel.dynamic_smem_bytes});
   }
   return variant;
 }

@@ -23,6 +23,7 @@
 #include "runtime/device.h"
 #include "runtime/limits.h"
 #include "runtime/log.h"
+#include "runtime/plan_record.h"
 #include "runtime/served_shape.h"
 #include "runtime/session_memory.h"
 #include "runtime/workload.h"
@@ -75,7 +76,9 @@ class Session {
   void require_arch(const templates::Op& op) const;
   void make_ready(const std::vector<WorkloadItem>& items, const Progress& progress);
   void publish(ServedShape& shape);  // under the mutex
-  ServedVariant describe_variant(const ServedShape& shape, const templates::Config& config) const;
+  ServedVariant describe_variant(const ServedShape& shape, const templates::Config& config,
+                                 TodaysPlans& plans) const;
+  TodaysPlans todays_plans() const;
   std::optional<BrokenLimit> resources_known_broken(const ServedVariant& variant);
   Json explain_unprepared(ServedShape& shape, size_t bucket);
   Json explain_choice(const ServedShape& shape, const Choice& choice, const ServedVariant& variant);

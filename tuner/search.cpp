@@ -283,8 +283,9 @@ std::optional<cache::Decision> Search::finished(const Job& job) {
 
 // The decision that a session on the GPU would use.
 std::optional<runtime::JudgedDecision> Search::serving_decision(const Job& job) {
+  runtime::TodaysPlans plans(job.target.gpu, job.target.gpu.arch());
   std::vector<runtime::JudgedDecision> decisions =
-      runtime::judged_decisions(store_, *job.op, job.fixed, job.bucket, job.target.gpu);
+      runtime::judged_decisions(store_, *job.op, job.fixed, job.bucket, plans);
   const bool serves =
       !decisions.empty() && decisions.back().verdict == runtime::JudgedDecision::Verdict::serves;
   return serves ? std::optional(std::move(decisions.back())) : std::nullopt;
@@ -293,7 +294,8 @@ std::optional<runtime::JudgedDecision> Search::serving_decision(const Job& job) 
 // runs_on: the GPU whose binaries the plan has.
 bool Search::holds_current(const Job& job, const Hash128& plan, const Gpu& runs_on) {
   const std::optional<cache::PlanRecord> record = store_.find_plan(plan);
-  return record && runtime::is_current(*record, *job.op, job.fixed, job.target.gpu, runs_on.arch());
+  return record &&
+         runtime::TodaysPlans(job.target.gpu, runs_on.arch()).has(*record, *job.op, job.fixed);
 }
 
 // The decision among all candidates that a search among some of them does not replace.

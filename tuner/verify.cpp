@@ -41,7 +41,7 @@ Proof proof_of(cache::Store& store, Binaries& binaries, const cache::Decision& d
   const std::optional<cache::PlanRecord> record = store.find_plan(decision.plan);
   if (!record) fail(Status::not_found, "the store does not hold the plan of this decision");
   proof.record = *record;
-  if (!runtime::is_current(*record, op, proof.fixed, gpu, gpu.sm())) {
+  if (!runtime::TodaysPlans(gpu, gpu.sm()).has(*record, op, proof.fixed)) {
     fail(
         Status::unsupported,
         "the decision is stale: the kernel's source has changed since, so the binaries that it was "
@@ -85,8 +85,9 @@ std::vector<cache::DecisionRow> decisions_to_run(cache::Store& store,
     const Sizes fixed = templates::parse_shape(op, parse_json(problem.shape, "shape"));
     const Sizes bucket = templates::parse_dynamic(op, parse_json(problem.bucket, "bucket"));
     if (runtime::problem_of(op, fixed, bucket) != problem) return {listed};
+    runtime::TodaysPlans plans(gpu, gpu.sm());
     for (runtime::JudgedDecision& judged :
-         runtime::judged_decisions(store, op, fixed, bucket, gpu)) {
+         runtime::judged_decisions(store, op, fixed, bucket, plans)) {
       if (judged.verdict == Verdict::serves || judged.verdict == Verdict::unproven)
         rows.push_back(std::move(judged.row));
     }

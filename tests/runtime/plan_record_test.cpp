@@ -15,13 +15,12 @@ class PlanRecordTest : public testing::Test {
     }
     return plan_record(staged_rows(), fixed_, config_, gpu_.arch(), launches_, keys);
   }
-  bool current(const cache::PlanRecord& plan) const {
-    return is_current(plan, staged_rows(), fixed_, gpu_, gpu_.arch());
-  }
+  bool current(const cache::PlanRecord& plan) { return plans_.has(plan, staged_rows(), fixed_); }
 
   const Gpu& gpu_ = fake_gpu(0);
   const templates::Sizes fixed_{{"format", 0}, {"C", 64}};
   const templates::Config config_{{"rows_per_cta", 4}, {"splits", 2}};
+  TodaysPlans plans_{gpu_, gpu_.arch()};
   templates::LaunchPlan launches_ = staged_rows().plan(fixed_, config_, gpu_);
 };
 
@@ -60,7 +59,15 @@ TEST_F(PlanRecordTest, CurrentIsWhatItsConfigMeansToday) {
 }
 
 TEST_F(PlanRecordTest, PlanOfAnotherArchIsNotCurrentHere) {
-  EXPECT_FALSE(is_current(record(), staged_rows(), fixed_, fake_gpu(1), fake_gpu(1).arch()));
+  TodaysPlans there(fake_gpu(1), fake_gpu(1).arch());
+  EXPECT_FALSE(there.has(record(), staged_rows(), fixed_));
+}
+
+TEST_F(PlanRecordTest, TodaysPlansAreMadeOnceAndAreThoseThatAreRecorded) {
+  const cache::PlanRecord& made = plans_.plan(staged_rows(), fixed_, config_);
+  EXPECT_EQ(made.id, record().id);
+  EXPECT_EQ(&plans_.plan(staged_rows(), fixed_, config_), &made);
+  EXPECT_NE(plans_.plan(staged_rows(), {{"format", 0}, {"C", 32}}, config_).id, made.id);
 }
 
 }  // namespace
