@@ -3,15 +3,16 @@
 //   s[h, n] = 512^-0.5 * dot(q[t, h], k_n)         m = max s     p = exp(s - m), 0 if invalid
 //   out[t, h] = (sum p * k_n) / (sum p + exp(sink[h] - m))
 // grid  (num_rows * splits * head_blocks)   block (32 * warps)
-// shared  queries | stages of raw codes | scores | probabilities | factors
+// shared  queries | stages of raw codes | scores | probabilities, twice | factors
 //
 // A CTA takes one row, heads_per_cta heads and one split of the columns of both lists, in tiles of
 // tile_slots. A warp owns dims_per_warp of the 512 dims, as dims of the score and as columns of the
-// output, and so decodes its part of each key into registers once and for itself. Per tile:
-//   codes of a later tile are requested, this one's are decoded
-//   scores: a sum over the warp's dims for all heads and slots, to shared memory
-//   barrier; warp w sums the scores of heads 8w .. 8w + 7 over the warps: softmax, probabilities
-//   barrier; output: all probabilities times the warp's columns of the keys, transposed in registers
+// output, and so decodes its part of each key into registers once and for itself. Step i:
+//   the codes of tile i are decoded, those of a later tile requested
+//   scores of tile i: a sum over the warp's dims for all heads and slots, to shared memory
+//   barrier; each warp takes heads_per_warp heads: scores summed over the warps, softmax,
+//   probabilities of tile i; meanwhile its tensor cores add the values of tile i - 1
+//   barrier; where a maximum rose by much, the output is rescaled
 #include "kiln_args.h"
 #include "kiln_constants.h"
 #include "templates/common/mma.cuh"
@@ -21,23 +22,32 @@
 #include "templates/sparse_mla_decode/layout.cuh"
 
 constexpr int heads_in_block = heads < heads_per_cta ? heads : heads_per_cta;
-constexpr int head_groups = (heads_in_block + 7) / 8;  // of 8 heads; each is one warp's
-static_assert(head_groups <= warps, "a warp takes the softmax of one group of heads");
+constexpr int head_groups = (heads_in_block + 7) / 8;  // of 8 heads that exist
+
+// Who takes the softmax of which scores: `parts` times four lanes share a head, each four take
+// part_tiles n-tiles of it.
+constexpr int heads_per_warp = heads_per_cta / warps;
+constexpr int lanes_per_head = warp_lanes / heads_per_warp;
+constexpr int parts = lanes_per_head / 4;
+constexpr int part_tiles = n_tiles / parts;
+static_assert(parts >= 1 && part_tiles >= 1, "more lanes than scores, or more heads than lanes");
 
 constexpr int query_tiles_in_shared = k_tiles - query_tiles_in_registers;
 constexpr int probability_terms = split_probability ? 2 : 1;
+constexpr int m_tiles_at_once = m_tiles < 2 ? m_tiles : 2;
 
 // Shared memory.
 constexpr int query_bytes = warps * m_tiles * query_tiles_in_shared * warp_lanes * 16;
-constexpr int score_vectors = n_tiles / 2;  // float4 of a lane, of one group and one tile
-constexpr int score_bytes = head_groups * (warps - 1) * score_vectors * warp_lanes * 16;
+constexpr int score_row_bytes = warp_lanes * 8;  // of an n-tile and 8 heads: a float2 a lane
+constexpr int score_source_bytes = n_tiles * score_row_bytes;
+constexpr int score_bytes = head_groups * warps * score_source_bytes;
 constexpr int probability_group_bytes = n_tiles * 4 * warp_lanes;
 constexpr int probability_bytes = head_groups * probability_terms * probability_group_bytes;
 constexpr int stages_at = query_bytes;
 constexpr int scores_at = stages_at + stages * stage_bytes;
 constexpr int probabilities_at = scores_at + score_bytes;
-constexpr int factors_at = probabilities_at + probability_bytes;
-constexpr int shared_bytes = factors_at + heads_per_cta * 4;
+constexpr int factors_at = probabilities_at + 2 * probability_bytes;
+// The launch gives factors_at + 4 * heads_per_cta bytes.
 
 constexpr float score_scale = static_cast<float>(0.044194173824159216 * log2_e);
 // Outputs stay relative to an older maximum until a score exceeds it by this much (base 2).
@@ -115,119 +125,135 @@ struct Tiles {
 };
 
 __device__ __forceinline__ i32 slot_of_tile(const List& list, int tile, int lane) {
-  const i64 column = static_cast<i64>(tile) * tile_slots + lane % tile_slots;
-  return column < list.len ? list.slots[column] : -1;
+  const u32 column = static_cast<u32>(tile) * tile_slots + lane % tile_slots;
+  return column < static_cast<u32>(list.len) ? list.slots[column] : -1;
 }
 
 // --- scores
 
-// Sums over the warp's dims. The warp's own group of heads stays in registers.
+// Sums over the warp's dims of all heads and slots, to the warp's place in every group of 8 heads.
+// Lane (g, t) holds slots 2t and 2t + 1 of head g; rows of n-tiles are swizzled for the readers.
 __device__ __forceinline__ void score_tile(const Queries& queries, const KeyFragments& keys,
-                                           u32 scores, int warp, int lane,
-                                           float (&own)[n_tiles][2]) {
+                                           u32 scores, int warp, int lane) {
 #pragma unroll
-  for (int m = 0; m < m_tiles; ++m) {
-    float sums[n_tiles][4] = {};
+  for (int first = 0; first < m_tiles; first += m_tiles_at_once) {
+    float sums[m_tiles_at_once][n_tiles][4] = {};
 #pragma unroll
     for (int j = 0; j < k_tiles; ++j) {
-      const uint4 query = query_fragment(queries, m, j);
 #pragma unroll
-      for (int i = 0; i < n_tiles; ++i) mma_bf16(sums[i], query, keys[i][j][0], keys[i][j][1]);
+      for (int m = 0; m < m_tiles_at_once; ++m) {
+        const uint4 query = query_fragment(queries, first + m, j);
+#pragma unroll
+        for (int i = 0; i < n_tiles; ++i)
+          mma_bf16(sums[m][i], query, keys[i][j][0], keys[i][j][1]);
+      }
     }
+    const u32 to = scores + warp * score_source_bytes;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int group = 2 * m + half;
-      if (group >= head_groups) continue;
-      if (warp == group) {
+    for (int m = 0; m < m_tiles_at_once; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int group = 2 * (first + m) + half;
+        if (group >= head_groups) continue;
 #pragma unroll
         for (int i = 0; i < n_tiles; ++i) {
-          own[i][0] = sums[i][2 * half];
-          own[i][1] = sums[i][2 * half + 1];
-        }
-      } else {
-        const int source = warp - (warp > group ? 1 : 0);
-        const u32 to =
-            scores + ((group * (warps - 1) + source) * score_vectors * warp_lanes + lane) * 16;
-#pragma unroll
-        for (int v = 0; v < score_vectors; ++v) {
-          store_shared_16(to + v * warp_lanes * 16,
-                          {__float_as_uint(sums[2 * v][2 * half]),
-                           __float_as_uint(sums[2 * v][2 * half + 1]),
-                           __float_as_uint(sums[2 * v + 1][2 * half]),
-                           __float_as_uint(sums[2 * v + 1][2 * half + 1])});
+          store_shared_8(
+              to + group * warps * score_source_bytes + i * score_row_bytes + (lane ^ 4 * i) * 8,
+              {__float_as_uint(sums[m][i][2 * half]), __float_as_uint(sums[m][i][2 * half + 1])});
         }
       }
     }
   }
 }
 
-// Scores, reference and probabilities of the warp's group: lane (g, t) has head g and, of each
-// n-tile, slots 2t and 2t + 1. Returns the factor for what was summed so far.
-__device__ __forceinline__ float softmax_tile(float (&own)[n_tiles][2], u32 scores,
-                                              u32 probabilities, u32 existing, int exponent,
-                                              int warp, int lane, SoftmaxState& state) {
-  const int t = lane % 4;
+// The head of a lane and where its scores and probabilities stand.
+struct Share {
+  int head;                 // of the CTA
+  int part;                 // of the head's n-tiles
+  u32 scores[part_tiles];   // shared addresses
+  u32 probabilities;
+};
+
+__device__ __forceinline__ Share share_of(u32 shared, int warp, int lane) {
+  Share share;
+  share.head = warp * heads_per_warp + lane / lanes_per_head;
+  share.part = lane % lanes_per_head / 4;
+  const int group = share.head / 8;
+  const int fragment_lane = share.head % 8 * 4 + lane % 4;
 #pragma unroll
-  for (int source = 0; source < warps - 1; ++source) {
-    const u32 from =
-        scores + ((warp * (warps - 1) + source) * score_vectors * warp_lanes + lane) * 16;
+  for (int v = 0; v < part_tiles; ++v) {
+    const int i = share.part * part_tiles + v;
+    share.scores[v] = shared + scores_at + group * warps * score_source_bytes +
+                      i * score_row_bytes + (fragment_lane ^ 4 * i) * 8;
+  }
+  share.probabilities = shared + probabilities_at +
+                        group * probability_terms * probability_group_bytes +
+                        fragment_lane * n_tiles * 4 + share.part * part_tiles * 4;
+  return share;
+}
+
+__device__ __forceinline__ void store_probabilities(u32 to, const u32 (&p)[part_tiles]) {
+  if constexpr (part_tiles == 4) {
+    store_shared_16(to, {p[0], p[1], p[2], p[3]});
+  } else if constexpr (part_tiles == 2) {
+    store_shared_8(to, {p[0], p[1]});
+  } else {
+    store_shared_4(to, p[0]);
+  }
+}
+
+// Scores, reference and probabilities of the lane's share. Returns the factor for what was summed
+// so far.
+__device__ __forceinline__ float softmax_tile(const Share& share, u32 buffer, u32 existing,
+                                              int exponent, int lane, SoftmaxState& state) {
+  float s[part_tiles][2] = {};
 #pragma unroll
-    for (int v = 0; v < score_vectors; ++v) {
-      const uint4 sums = load_shared_16(from + v * warp_lanes * 16);
-      own[2 * v][0] = __fadd_rn(own[2 * v][0], __uint_as_float(sums.x));
-      own[2 * v][1] = __fadd_rn(own[2 * v][1], __uint_as_float(sums.y));
-      own[2 * v + 1][0] = __fadd_rn(own[2 * v + 1][0], __uint_as_float(sums.z));
-      own[2 * v + 1][1] = __fadd_rn(own[2 * v + 1][1], __uint_as_float(sums.w));
+  for (int source = 0; source < warps; ++source) {
+#pragma unroll
+    for (int v = 0; v < part_tiles; ++v) {
+      const uint2 pair = load_shared_8(share.scores[v] + source * score_source_bytes);
+      s[v][0] = __fadd_rn(s[v][0], __uint_as_float(pair.x));
+      s[v][1] = __fadd_rn(s[v][1], __uint_as_float(pair.y));
     }
   }
-  const u32 mine = existing >> (2 * t);
+  const u32 mine = existing >> (2 * (lane % 4) + 8 * part_tiles * share.part);
   float largest = minus_infinity;
 #pragma unroll
-  for (int i = 0; i < n_tiles; ++i) {
+  for (int v = 0; v < part_tiles; ++v) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      if ((mine >> (8 * i + e) & 1) == 0) own[i][e] = minus_infinity;
-      largest = fmaxf(largest, own[i][e]);
+      s[v][e] = (mine >> (8 * v + e) & 1) != 0 ? s[v][e] : minus_infinity;
+      largest = fmaxf(largest, s[v][e]);
     }
   }
-  largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, 1));
-  largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, 2));
+#pragma unroll
+  for (int step = 1; step < lanes_per_head; step *= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, step));
   constexpr float fp4_unit = static_cast<float>(1 << unit_exponent<F2>);
   const float scale = exponent == 0 ? score_scale : score_scale * fp4_unit;
   largest = __fmul_rn(largest, scale);
 
-  float factor = 1.0f;
-  if (largest > __fadd_rn(state.reference, slack)) {
-    factor = exp2_approx(__fsub_rn(state.reference, largest));
-    state.reference = largest;
-  }
-  const float shift = (state.reference == minus_infinity ? 0.0f : -state.reference) +
-                      static_cast<float>(exponent);
+  const bool rises = largest > __fadd_rn(state.reference, slack);
+  const float reference = rises ? largest : state.reference;
+  const float factor = rises ? exp2_approx(__fsub_rn(state.reference, largest)) : 1.0f;
+  state.reference = reference;
+  const float shift =
+      static_cast<float>(exponent) - (reference == minus_infinity ? 0.0f : reference);
   float sum = 0.0f;
-  u32 high[n_tiles];
-  u32 low[n_tiles];
+  u32 high[part_tiles];
+  u32 low[part_tiles];
 #pragma unroll
-  for (int i = 0; i < n_tiles; ++i) {
-    const float p0 = exp2_approx(__fmaf_rn(own[i][0], scale, shift));
-    const float p1 = exp2_approx(__fmaf_rn(own[i][1], scale, shift));
+  for (int v = 0; v < part_tiles; ++v) {
+    const float p0 = exp2_approx(__fmaf_rn(s[v][0], scale, shift));
+    const float p1 = exp2_approx(__fmaf_rn(s[v][1], scale, shift));
     sum = __fadd_rn(sum, __fadd_rn(p0, p1));
-    high[i] = pack_bf16x2(p0, p1);
-    if (probability_terms == 2) {
-      low[i] = pack_bf16x2(__fsub_rn(p0, low_bf16(high[i])), __fsub_rn(p1, high_bf16(high[i])));
-    }
+    high[v] = pack_bf16x2(p0, p1);
+    low[v] = pack_bf16x2(__fsub_rn(p0, low_bf16(high[v])), __fsub_rn(p1, high_bf16(high[v])));
   }
   state.sum = __fmaf_rn(sum, exponent == 0 ? 1.0f : 1.0f / fp4_unit, __fmul_rn(state.sum, factor));
-
-  const u32 to = probabilities + warp * probability_terms * probability_group_bytes;
-  if constexpr (n_tiles == 4) {
-    store_shared_16(to + lane * 16, {high[0], high[1], high[2], high[3]});
-    if (probability_terms == 2)
-      store_shared_16(to + probability_group_bytes + lane * 16, {low[0], low[1], low[2], low[3]});
-  } else {
-    store_shared_8(to + lane * 8, {high[0], high[1]});
-    if (probability_terms == 2)
-      store_shared_8(to + probability_group_bytes + lane * 8, {low[0], low[1]});
-  }
+  store_probabilities(share.probabilities + buffer, high);
+  if constexpr (probability_terms == 2)
+    store_probabilities(share.probabilities + buffer + probability_group_bytes, low);
   return factor;
 }
 
@@ -432,13 +458,14 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
 
   Output output = {};
   SoftmaxState state = {minus_infinity, 0.0f};
+  const Share share = share_of(shared, warp, lane);
+  const bool has_head = head_groups * 8 == heads_per_cta || share.head < head_groups * 8;
   u32 stage = shared + stages_at;
-  for (int i = 0; i < tiles.count; ++i) {
+
+  const auto step = [&](int i, KeyFragments& keys, const KeyFragments& keys_before) {
     const Strip strip = strip_of(stage, warp);
     copy_async_wait<stages - 1>();
     __syncwarp();
-
-    KeyFragments keys;
     if (is_window(i)) {
       decode_tile<window_format>(keys, strip, warp, lane);
     } else if constexpr (has_compressed) {
@@ -452,29 +479,54 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
     next_slot = load_slot(i + stages + 1);
     stage = stage + stage_bytes == shared + scores_at ? shared + stages_at : stage + stage_bytes;
 
-    float own[n_tiles][2];
-    score_tile(queries, keys, shared + scores_at, warp, lane, own);
+    score_tile(queries, keys, shared + scores_at, warp, lane);
     __syncthreads();
 
-    bool changed = false;
-    if (warp < head_groups) {
+    const u32 buffer = (i & 1) * probability_bytes;
+    float factor = 1.0f;
+    if (has_head) {
       const int exponent =
           is_window(i) ? unit_exponent<window_format> : unit_exponent<compressed_format>;
-      const float factor = softmax_tile(own, shared + scores_at, shared + probabilities_at,
-                                        existing_now, exponent, warp, lane, state);
-      changed = factor != 1.0f;
-      if (lane % 4 == 0) store_shared_float(shared + factors_at + (8 * warp + lane / 4) * 4, factor);
+      factor = softmax_tile(share, buffer, existing_now, exponent, lane, state);
+      if (lane % lanes_per_head == 0)
+        store_shared_float(shared + factors_at + share.head * 4, factor);
     }
-    if (__syncthreads_or(changed)) rescale(output, shared + factors_at, lane);
-    add_values(output, keys, shared + probabilities_at, lane);
+    add_values(output, keys_before, shared + probabilities_at + probability_bytes - buffer, lane);
+    if (__syncthreads_or(factor != 1.0f)) rescale(output, shared + factors_at, lane);
+  };
+
+  // Before the first tile stands one of zeros.
+  KeyFragments keys[2];
+#pragma unroll
+  for (int i = 0; i < n_tiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < k_tiles; ++j) keys[1][i][j][0] = keys[1][i][j][1] = 0;
+  }
+  for (int at = static_cast<int>(threadIdx.x) * 16; at < probability_bytes; at += 512 * warps)
+    store_shared_16(shared + probabilities_at + probability_bytes + at, {0, 0, 0, 0});
+
+  for (int i = 0; i < tiles.count;) {
+    step(i, keys[0], keys[1]);
+    if (++i == tiles.count) break;
+    step(i, keys[1], keys[0]);
+    ++i;
+  }
+  if (tiles.count > 0) {
+    const u32 last = shared + probabilities_at + (tiles.count - 1 & 1) * probability_bytes;
+    if ((tiles.count & 1) != 0) {
+      add_values(output, keys[0], last, lane);
+    } else {
+      add_values(output, keys[1], last, lane);
+    }
   }
 
-  state.sum = __fadd_rn(state.sum, __shfl_xor_sync(all_lanes, state.sum, 1));
-  state.sum = __fadd_rn(state.sum, __shfl_xor_sync(all_lanes, state.sum, 2));
-  const bool has_head = warp < head_groups && lane % 4 == 0;
-  const int head_in_block = 8 * warp + lane / 4;
+#pragma unroll
+  for (int step_lanes = 1; step_lanes < lanes_per_head; step_lanes *= 2)
+    state.sum = __fadd_rn(state.sum, __shfl_xor_sync(all_lanes, state.sum, step_lanes));
+  const bool speaks = has_head && lane % lanes_per_head == 0;
+  const int head_in_block = share.head;
   if constexpr (splits > 1) {
-    if (has_head) partial_state(args, row, split, head_block)[head_in_block] = state;
+    if (speaks) partial_state(args, row, split, head_block)[head_in_block] = state;
     float4* to = partial_fragments(args, row, split, head_block, warp) + lane;
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m) {
@@ -490,7 +542,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
   } else {
     const int head = head_block * heads_per_cta + head_in_block;
     __syncthreads();
-    if (has_head) {
+    if (speaks) {
       store_shared_float(shared + factors_at + head_in_block * 4,
                          inverse_denominator(args, head, state));
       store_lse(args, row, head, state);
