@@ -12,7 +12,8 @@
 #include "templates/sparse_mla_decode/layout.cuh"
 
 constexpr int units_per_block = warps * m_tiles * k_tiles;  // of one row and head block
-constexpr int splits_at_a_time = splits < 10 ? splits : 10;
+constexpr int splits_at_a_time = splits < 20 ? splits : 20;
+constexpr int states_per_lane = (splits + 3) / 4;  // four lanes share the splits of a head
 
 extern "C" __global__ void __launch_bounds__(32 * units_per_cta)
     sparse_mla_combine(const __grid_constant__ Args args) {
@@ -32,50 +33,63 @@ extern "C" __global__ void __launch_bounds__(32 * units_per_cta)
                        fragment * octets * warp_lanes + lane;
   const SoftmaxState* states = partial_state(args, row, 0, head_block) + 16 * m + g;
 
-  SoftmaxState upper[splits];
-  SoftmaxState lower[splits];
+  float sinks[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    sinks[half] = load_sink(args, head_block * heads_per_cta + 16 * m + 8 * half + g);
+  SoftmaxState mine[2][states_per_lane];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int i = 0; i < states_per_lane; ++i) {
+      const int s = 4 * i + t;
+      mine[half][i] = s < splits ? states[s * head_blocks * heads_per_cta + 8 * half]
+                                 : SoftmaxState{minus_infinity, 0.0f};
+    }
+  }
+  float4 parts[splits_at_a_time][octets];
+#pragma unroll
+  for (int i = 0; i < splits_at_a_time; ++i) {
+#pragma unroll
+    for (int o = 0; o < octets; ++o) parts[i][o] = from[i * partials_per_split + o * warp_lanes];
+  }
+
+  // Weights of the lane's splits, the joined sums in all four lanes.
+  SoftmaxState joined[2];
+  float weights[2][states_per_lane];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float reference = minus_infinity;
+#pragma unroll
+    for (int i = 0; i < states_per_lane; ++i)
+      reference = fmaxf(reference, mine[half][i].reference);
+    reference = fmaxf(reference, __shfl_xor_sync(all_lanes, reference, 1));
+    reference = fmaxf(reference, __shfl_xor_sync(all_lanes, reference, 2));
+    const float base = reference == minus_infinity ? 0.0f : reference;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < states_per_lane; ++i) {
+      weights[half][i] = exp2_approx(__fsub_rn(mine[half][i].reference, base));
+      sum = __fmaf_rn(weights[half][i], mine[half][i].sum, sum);
+    }
+    sum = __fadd_rn(sum, __shfl_xor_sync(all_lanes, sum, 1));
+    sum = __fadd_rn(sum, __shfl_xor_sync(all_lanes, sum, 2));
+    joined[half] = {reference, sum};
+  }
+
+  float4 sums[octets] = {};
 #pragma unroll
   for (int s = 0; s < splits; ++s) {
-    upper[s] = states[s * head_blocks * heads_per_cta];
-    lower[s] = states[s * head_blocks * heads_per_cta + 8];
-  }
-  float4 sums[octets] = {};
-  SoftmaxState joined[2] = {{minus_infinity, 0.0f}, {minus_infinity, 0.0f}};
-  float references[2] = {0.0f, 0.0f};
+    const float w0 = __shfl_sync(all_lanes, weights[0][s / 4], lane / 4 * 4 + s % 4);
+    const float w1 = __shfl_sync(all_lanes, weights[1][s / 4], lane / 4 * 4 + s % 4);
 #pragma unroll
-  for (int first = 0; first < splits; first += splits_at_a_time) {
-    float4 parts[splits_at_a_time][octets];
-#pragma unroll
-    for (int i = 0; i < splits_at_a_time; ++i) {
-      if (first + i >= splits) continue;
-#pragma unroll
-      for (int o = 0; o < octets; ++o)
-        parts[i][o] = from[(first + i) * partials_per_split + o * warp_lanes];
-    }
-    if (first == 0) {
-#pragma unroll
-      for (int s = 0; s < splits; ++s) {
-        joined[0].reference = fmaxf(joined[0].reference, upper[s].reference);
-        joined[1].reference = fmaxf(joined[1].reference, lower[s].reference);
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        references[half] = joined[half].reference == minus_infinity ? 0.0f : joined[half].reference;
-    }
-#pragma unroll
-    for (int i = 0; i < splits_at_a_time; ++i) {
-      if (first + i >= splits) continue;
-      const float w0 = exp2_approx(__fsub_rn(upper[first + i].reference, references[0]));
-      const float w1 = exp2_approx(__fsub_rn(lower[first + i].reference, references[1]));
-      joined[0].sum = __fmaf_rn(w0, upper[first + i].sum, joined[0].sum);
-      joined[1].sum = __fmaf_rn(w1, lower[first + i].sum, joined[1].sum);
-#pragma unroll
-      for (int o = 0; o < octets; ++o) {
-        sums[o].x = __fmaf_rn(w0, parts[i][o].x, sums[o].x);
-        sums[o].y = __fmaf_rn(w0, parts[i][o].y, sums[o].y);
-        sums[o].z = __fmaf_rn(w1, parts[i][o].z, sums[o].z);
-        sums[o].w = __fmaf_rn(w1, parts[i][o].w, sums[o].w);
-      }
+    for (int o = 0; o < octets; ++o) {
+      const float4 part = s < splits_at_a_time ? parts[s % splits_at_a_time][o]
+                                               : from[s * partials_per_split + o * warp_lanes];
+      sums[o].x = __fmaf_rn(w0, part.x, sums[o].x);
+      sums[o].y = __fmaf_rn(w0, part.y, sums[o].y);
+      sums[o].z = __fmaf_rn(w1, part.z, sums[o].z);
+      sums[o].w = __fmaf_rn(w1, part.w, sums[o].w);
     }
   }
 
@@ -87,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(32 * units_per_cta)
   for (int half = 0; half < 2; ++half) {
     const int head = head_block * heads_per_cta + 16 * m + 8 * half + g;
     if (head >= heads) continue;
-    const float inverse = inverse_denominator(args, head, joined[half]);
+    const float inverse = inverse_denominator(sinks[half], joined[half]);
     u32 pairs[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {

@@ -30,23 +30,27 @@ constexpr int heads_per_warp = heads_per_cta / warps;
 constexpr int lanes_per_head = warp_lanes / heads_per_warp;
 constexpr int parts = lanes_per_head / 4;
 constexpr int part_tiles = n_tiles / parts;
+constexpr int swizzle = parts > 1 ? 4 : 0;  // lanes that a row of n-tile i is rotated by, times i
 static_assert(parts >= 1 && part_tiles >= 1, "more lanes than scores, or more heads than lanes");
 
 constexpr int query_tiles_in_shared = k_tiles - query_tiles_in_registers;
 constexpr int probability_terms = split_probability ? 2 : 1;
-constexpr int m_tiles_at_once = m_tiles < 2 ? m_tiles : 2;
+// Score accumulators of so many m-tiles are alive at once.
+constexpr int m_tiles_at_once = score_m_tiles;
 
 // Shared memory.
 constexpr int query_bytes = warps * m_tiles * query_tiles_in_shared * warp_lanes * 16;
 constexpr int score_row_bytes = warp_lanes * 8;  // of an n-tile and 8 heads: a float2 a lane
 constexpr int score_source_bytes = n_tiles * score_row_bytes;
 constexpr int score_bytes = head_groups * warps * score_source_bytes;
-constexpr int probability_group_bytes = n_tiles * 4 * warp_lanes;
-constexpr int probability_bytes = head_groups * probability_terms * probability_group_bytes;
+constexpr int value_tiles = n_tiles / 2;  // k-tiles of 16 slots
+constexpr int probability_term_bytes = m_tiles * value_tiles * warp_lanes * 16;  // A fragments
+constexpr int probability_bytes = probability_terms * probability_term_bytes;
+constexpr int probability_buffers = overlap_values ? 2 : 1;
 constexpr int stages_at = query_bytes;
 constexpr int scores_at = stages_at + stages * stage_bytes;
 constexpr int probabilities_at = scores_at + score_bytes;
-constexpr int factors_at = probabilities_at + 2 * probability_bytes;
+constexpr int factors_at = probabilities_at + probability_buffers * probability_bytes;
 // The launch gives factors_at + 4 * heads_per_cta bytes.
 
 constexpr float score_scale = static_cast<float>(0.044194173824159216 * log2_e);
@@ -138,15 +142,19 @@ __device__ __forceinline__ void score_tile(const Queries& queries, const KeyFrag
 #pragma unroll
   for (int first = 0; first < m_tiles; first += m_tiles_at_once) {
     float sums[m_tiles_at_once][n_tiles][4] = {};
+    uint4 query = query_fragment(queries, first, 0);
 #pragma unroll
-    for (int j = 0; j < k_tiles; ++j) {
+    for (int step = 0; step < k_tiles * m_tiles_at_once; ++step) {
+      const int m = step % m_tiles_at_once;
+      const int j = step / m_tiles_at_once;
+      const int next = step + 1;
+      uint4 next_query = query;
+      if (next < k_tiles * m_tiles_at_once)
+        next_query = query_fragment(queries, first + next % m_tiles_at_once, next / m_tiles_at_once);
 #pragma unroll
-      for (int m = 0; m < m_tiles_at_once; ++m) {
-        const uint4 query = query_fragment(queries, first + m, j);
-#pragma unroll
-        for (int i = 0; i < n_tiles; ++i)
-          mma_bf16(sums[m][i], query, keys[i][j][0], keys[i][j][1]);
-      }
+      for (int i = 0; i < n_tiles; ++i)
+        mma_bf16(sums[m][i], query, keys[i][j][0], keys[i][j][1]);
+      query = next_query;
     }
     const u32 to = scores + warp * score_source_bytes;
 #pragma unroll
@@ -158,7 +166,7 @@ __device__ __forceinline__ void score_tile(const Queries& queries, const KeyFrag
 #pragma unroll
         for (int i = 0; i < n_tiles; ++i) {
           store_shared_8(
-              to + group * warps * score_source_bytes + i * score_row_bytes + (lane ^ 4 * i) * 8,
+              to + group * warps * score_source_bytes + i * score_row_bytes + (lane ^ swizzle * i) * 8,
               {__float_as_uint(sums[m][i][2 * half]), __float_as_uint(sums[m][i][2 * half + 1])});
         }
       }
@@ -184,38 +192,41 @@ __device__ __forceinline__ Share share_of(u32 shared, int warp, int lane) {
   for (int v = 0; v < part_tiles; ++v) {
     const int i = share.part * part_tiles + v;
     share.scores[v] = shared + scores_at + group * warps * score_source_bytes +
-                      i * score_row_bytes + (fragment_lane ^ 4 * i) * 8;
+                      i * score_row_bytes + (fragment_lane ^ swizzle * i) * 8;
   }
   share.probabilities = shared + probabilities_at +
-                        group * probability_terms * probability_group_bytes +
-                        fragment_lane * n_tiles * 4 + share.part * part_tiles * 4;
+                        (group / 2 * value_tiles * warp_lanes + fragment_lane) * 16 + group % 2 * 4;
   return share;
 }
 
-__device__ __forceinline__ void store_probabilities(u32 to, const u32 (&p)[part_tiles]) {
-  if constexpr (part_tiles == 4) {
-    store_shared_16(to, {p[0], p[1], p[2], p[3]});
-  } else if constexpr (part_tiles == 2) {
-    store_shared_8(to, {p[0], p[1]});
-  } else {
-    store_shared_4(to, p[0]);
+// Slots 2t and 2t + 1 of n-tile i are register a0 or a1 of k-tile i / 2, or a2 or a3.
+__device__ __forceinline__ void store_probabilities(const Share& share, u32 to,
+                                                    const u32 (&p)[part_tiles]) {
+#pragma unroll
+  for (int v = 0; v < part_tiles; ++v) {
+    const int i = share.part * part_tiles + v;
+    store_shared_4(to + i / 2 * warp_lanes * 16 + i % 2 * 8, p[v]);
   }
 }
 
-// Scores, reference and probabilities of the lane's share. Returns the factor for what was summed
-// so far.
-__device__ __forceinline__ float softmax_tile(const Share& share, u32 buffer, u32 existing,
-                                              int exponent, int lane, SoftmaxState& state) {
-  float s[part_tiles][2] = {};
+using Scores = float[part_tiles][2];
+
+__device__ __forceinline__ void sum_scores(const Share& share, Scores& s) {
 #pragma unroll
   for (int source = 0; source < warps; ++source) {
 #pragma unroll
     for (int v = 0; v < part_tiles; ++v) {
       const uint2 pair = load_shared_8(share.scores[v] + source * score_source_bytes);
-      s[v][0] = __fadd_rn(s[v][0], __uint_as_float(pair.x));
-      s[v][1] = __fadd_rn(s[v][1], __uint_as_float(pair.y));
+      s[v][0] = source == 0 ? __uint_as_float(pair.x) : __fadd_rn(s[v][0], __uint_as_float(pair.x));
+      s[v][1] = source == 0 ? __uint_as_float(pair.y) : __fadd_rn(s[v][1], __uint_as_float(pair.y));
     }
   }
+}
+
+// Reference and probabilities of the lane's share. Returns the factor for what was summed so far.
+__device__ __forceinline__ float softmax_tile(const Share& share, Scores& s, u32 buffer,
+                                              u32 existing, int exponent, int lane,
+                                              SoftmaxState& state) {
   const u32 mine = existing >> (2 * (lane % 4) + 8 * part_tiles * share.part);
   float largest = minus_infinity;
 #pragma unroll
@@ -251,9 +262,9 @@ __device__ __forceinline__ float softmax_tile(const Share& share, u32 buffer, u3
     low[v] = pack_bf16x2(__fsub_rn(p0, low_bf16(high[v])), __fsub_rn(p1, high_bf16(high[v])));
   }
   state.sum = __fmaf_rn(sum, exponent == 0 ? 1.0f : 1.0f / fp4_unit, __fmul_rn(state.sum, factor));
-  store_probabilities(share.probabilities + buffer, high);
+  store_probabilities(share, share.probabilities + buffer, high);
   if constexpr (probability_terms == 2)
-    store_probabilities(share.probabilities + buffer + probability_group_bytes, low);
+    store_probabilities(share, share.probabilities + buffer + probability_term_bytes, low);
   return factor;
 }
 
@@ -279,53 +290,45 @@ __device__ __forceinline__ void rescale(Output& output, u32 factors, int lane) {
   }
 }
 
-__device__ __forceinline__ void load_probabilities(u32 (&p)[n_tiles], u32 probabilities, int group,
-                                                   int term, int lane) {
-  if (group >= head_groups) {
+// A fragments of all heads.
+using Probabilities = uint4[probability_terms][m_tiles][value_tiles];
+
+__device__ __forceinline__ void load_probabilities(Probabilities& p, u32 from, int lane) {
 #pragma unroll
-    for (int i = 0; i < n_tiles; ++i) p[i] = 0;
-    return;
-  }
-  const u32 from = probabilities + (group * probability_terms + term) * probability_group_bytes;
-  if constexpr (n_tiles == 4) {
-    const uint4 v = load_shared_16(from + lane * 16);
-    p[0] = v.x, p[1] = v.y, p[2] = v.z, p[3] = v.w;
-  } else {
-    const uint2 v = load_shared_8(from + lane * 8);
-    p[0] = v.x, p[1] = v.y;
+  for (int term = 0; term < probability_terms; ++term) {
+#pragma unroll
+    for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+      for (int k = 0; k < value_tiles; ++k) {
+        p[term][m][k] = load_shared_16(from + term * probability_term_bytes +
+                                       ((m * value_tiles + k) * warp_lanes + lane) * 16);
+      }
+    }
   }
 }
 
 __device__ __forceinline__ void add_values(Output& output, const KeyFragments& keys,
-                                           u32 probabilities, int lane) {
-  u32 p[probability_terms][2 * m_tiles][n_tiles];
+                                           const Probabilities& p, int k) {
 #pragma unroll
-  for (int term = 0; term < probability_terms; ++term) {
+  for (int j = 0; j < k_tiles; ++j) {
 #pragma unroll
-    for (int group = 0; group < 2 * m_tiles; ++group)
-      load_probabilities(p[term][group], probabilities, group, term, lane);
-  }
+    for (int o = 0; o < octets; ++o) {
+      const u32 b0 = transpose_8x8(keys[2 * k][j][o]);
+      const u32 b1 = transpose_8x8(keys[2 * k + 1][j][o]);
 #pragma unroll
-  for (int k = 0; k < n_tiles / 2; ++k) {
+      for (int m = 0; m < m_tiles; ++m) {
 #pragma unroll
-    for (int j = 0; j < k_tiles; ++j) {
-#pragma unroll
-      for (int o = 0; o < octets; ++o) {
-        const u32 b0 = transpose_8x8(keys[2 * k][j][o]);
-        const u32 b1 = transpose_8x8(keys[2 * k + 1][j][o]);
-#pragma unroll
-        for (int m = 0; m < m_tiles; ++m) {
-#pragma unroll
-          for (int term = 0; term < probability_terms; ++term) {
-            mma_bf16(output[m][j][o],
-                     {p[term][2 * m][2 * k], p[term][2 * m + 1][2 * k], p[term][2 * m][2 * k + 1],
-                      p[term][2 * m + 1][2 * k + 1]},
-                     b0, b1);
-          }
-        }
+        for (int term = 0; term < probability_terms; ++term)
+          mma_bf16(output[m][j][o], p[term][m][k], b0, b1);
       }
     }
   }
+}
+
+__device__ __forceinline__ void add_values(Output& output, const KeyFragments& keys,
+                                           const Probabilities& p) {
+#pragma unroll
+  for (int k = 0; k < value_tiles; ++k) add_values(output, keys, p, k);
 }
 
 // Final rows: a lane has 16 neighbouring columns of a head in each chunk.
@@ -401,8 +404,9 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
   }
   const int window_tiles = (window.len + tile_slots - 1) / tile_slots;
   const int all_tiles = window_tiles + (compressed.len + tile_slots - 1) / tile_slots;
-  const int begin = static_cast<int>(static_cast<i64>(all_tiles) * split / splits);
-  const int end = static_cast<int>(static_cast<i64>(all_tiles) * (split + 1) / splits);
+  const int begin = splits == 1 ? 0 : static_cast<int>(static_cast<u64>(all_tiles) * split / splits);
+  const int end =
+      splits == 1 ? all_tiles : static_cast<int>(static_cast<u64>(all_tiles) * (split + 1) / splits);
 
   Tiles tiles;
   tiles.first_window = min(begin, window_tiles);
@@ -480,50 +484,79 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
     stage = stage + stage_bytes == shared + scores_at ? shared + stages_at : stage + stage_bytes;
 
     score_tile(queries, keys, shared + scores_at, warp, lane);
+    // Of the tile before, whose probabilities have been there since the last barrier.
+    Probabilities p;
+    const u32 buffer = overlap_values ? (i & 1) * probability_bytes : 0;
+    if constexpr (overlap_values)
+      load_probabilities(p, shared + probabilities_at + probability_bytes - buffer, lane);
     __syncthreads();
 
-    const u32 buffer = (i & 1) * probability_bytes;
     float factor = 1.0f;
+    const int exponent =
+        is_window(i) ? unit_exponent<window_format> : unit_exponent<compressed_format>;
+    Scores s;
+    if (has_head) sum_scores(share, s);
+    if constexpr (overlap_values) add_values(output, keys_before, p, 0);
     if (has_head) {
-      const int exponent =
-          is_window(i) ? unit_exponent<window_format> : unit_exponent<compressed_format>;
-      factor = softmax_tile(share, buffer, existing_now, exponent, lane, state);
+      factor = softmax_tile(share, s, buffer, existing_now, exponent, lane, state);
       if (lane % lanes_per_head == 0)
         store_shared_float(shared + factors_at + share.head * 4, factor);
     }
-    add_values(output, keys_before, shared + probabilities_at + probability_bytes - buffer, lane);
+    if constexpr (overlap_values) {
+#pragma unroll
+      for (int k = 1; k < value_tiles; ++k) add_values(output, keys_before, p, k);
+    }
     if (__syncthreads_or(factor != 1.0f)) rescale(output, shared + factors_at, lane);
+    if constexpr (!overlap_values) {
+      load_probabilities(p, shared + probabilities_at, lane);
+      add_values(output, keys, p);
+    }
   };
 
-  // Before the first tile stands one of zeros.
-  KeyFragments keys[2];
-#pragma unroll
-  for (int i = 0; i < n_tiles; ++i) {
-#pragma unroll
-    for (int j = 0; j < k_tiles; ++j) keys[1][i][j][0] = keys[1][i][j][1] = 0;
+  if constexpr (head_groups * 8 < heads_per_cta) {
+    // Rows of heads that do not exist.
+    for (int at = static_cast<int>(threadIdx.x) * 16; at < probability_buffers * probability_bytes;
+         at += 512 * warps)
+      store_shared_16(shared + probabilities_at + at, {0, 0, 0, 0});
+    __syncthreads();
   }
-  for (int at = static_cast<int>(threadIdx.x) * 16; at < probability_bytes; at += 512 * warps)
-    store_shared_16(shared + probabilities_at + probability_bytes + at, {0, 0, 0, 0});
 
-  for (int i = 0; i < tiles.count;) {
-    step(i, keys[0], keys[1]);
-    if (++i == tiles.count) break;
-    step(i, keys[1], keys[0]);
-    ++i;
-  }
-  if (tiles.count > 0) {
-    const u32 last = shared + probabilities_at + (tiles.count - 1 & 1) * probability_bytes;
-    if ((tiles.count & 1) != 0) {
-      add_values(output, keys[0], last, lane);
-    } else {
-      add_values(output, keys[1], last, lane);
+  if constexpr (overlap_values) {
+    // Before the first tile stands one of zeros.
+    KeyFragments keys[2];
+#pragma unroll
+    for (int i = 0; i < n_tiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < k_tiles; ++j) keys[1][i][j][0] = keys[1][i][j][1] = 0;
     }
+    for (int at = static_cast<int>(threadIdx.x) * 16; at < probability_bytes; at += 512 * warps)
+      store_shared_16(shared + probabilities_at + probability_bytes + at, {0, 0, 0, 0});
+    __syncthreads();
+    for (int i = 0; i < tiles.count;) {
+      step(i, keys[0], keys[1]);
+      if (++i == tiles.count) break;
+      step(i, keys[1], keys[0]);
+      ++i;
+    }
+    if (tiles.count > 0) {
+      Probabilities p;
+      load_probabilities(p, shared + probabilities_at + (tiles.count - 1 & 1) * probability_bytes,
+                         lane);
+      if ((tiles.count & 1) != 0) {
+        add_values(output, keys[0], p);
+      } else {
+        add_values(output, keys[1], p);
+      }
+    }
+  } else {
+    KeyFragments keys;
+    for (int i = 0; i < tiles.count; ++i) step(i, keys, keys);
   }
 
 #pragma unroll
   for (int step_lanes = 1; step_lanes < lanes_per_head; step_lanes *= 2)
     state.sum = __fadd_rn(state.sum, __shfl_xor_sync(all_lanes, state.sum, step_lanes));
-  const bool speaks = has_head && lane % lanes_per_head == 0;
+  const bool speaks = lane % lanes_per_head == 0;
   const int head_in_block = share.head;
   if constexpr (splits > 1) {
     if (speaks) partial_state(args, row, split, head_block)[head_in_block] = state;
@@ -544,7 +577,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
     __syncthreads();
     if (speaks) {
       store_shared_float(shared + factors_at + head_in_block * 4,
-                         inverse_denominator(args, head, state));
+                         inverse_denominator(load_sink(args, head), state));
       store_lse(args, row, head, state);
     }
     __syncthreads();

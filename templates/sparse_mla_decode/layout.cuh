@@ -78,16 +78,16 @@ __device__ __forceinline__ SoftmaxState* partial_state(const Args& args, i64 row
          ((row * splits + split) * head_blocks + head_block) * heads_per_cta;
 }
 
+// Base 2; minus infinity: none.
+__device__ __forceinline__ float load_sink(const Args& args, int head) {
+  if (args.sink == nullptr || head >= heads) return minus_infinity;
+  return __fmul_rn(args.sink[head], static_cast<float>(log2_e));
+}
+
 // 1 / (sum + exp2(sink - reference)); 0 for a row without slots, so that its output is +0.
-__device__ __forceinline__ float inverse_denominator(const Args& args, int head,
-                                                     const SoftmaxState& state) {
+__device__ __forceinline__ float inverse_denominator(float sink, const SoftmaxState& state) {
   if (state.reference == minus_infinity) return 0.0f;
-  float denominator = state.sum;
-  if (args.sink != nullptr && head < heads) {
-    const float sink = __fmul_rn(args.sink[head], static_cast<float>(log2_e));
-    denominator = __fadd_rn(denominator, exp2_approx(__fsub_rn(sink, state.reference)));
-  }
-  return __fdiv_rn(1.0f, denominator);
+  return __fdiv_rn(1.0f, __fadd_rn(state.sum, exp2_approx(__fsub_rn(sink, state.reference))));
 }
 
 __device__ __forceinline__ void store_lse(const Args& args, i64 row, int head,
