@@ -1,5 +1,6 @@
-// Tensor-core steps of Ampere: m16n8k16 with bf16 inputs and fp32 accumulators, and the transposition
-// of an 8x8 matrix across a warp. Lane = 4 * g + t; a register of two bf16 holds neighbours along k.
+// Tensor-core steps of Ampere: m16n8k16 with bf16 inputs and fp32 accumulators, and the
+// transposition of an 8x8 matrix across a warp. Lane = 4 * g + t; a register of two bf16 holds
+// neighbours along k.
 //
 //   A 16x16  a0 (g, 2t)  a1 (g + 8, 2t)  a2 (g, 2t + 8)  a3 (g + 8, 2t + 8)
 //   B 16x8   b0 (2t, g)  b1 (2t + 8, g)

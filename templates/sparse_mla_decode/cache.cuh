@@ -6,10 +6,10 @@
 //   F3  bs x (448 E4M3 codes, 64 bf16) | bs x 8 UE8M0 scales, one per 64 elements, the last unused
 //   F4  bs x 512 bf16                  |
 //
-// A strip holds, for n-tile i (8 slots), chunk c (64 dims) and lane (g, t), the lane's 16 elements of
-// slot 8i + g: 16 bytes of FP8, 8 of FP4, 32 of bf16 (two units of 16). After the codes of all warps
-// stands one more unit per n-tile for F3, whose last chunk is bf16. The scales of the warp's dims lie
-// in 8 bytes a slot.
+// A strip holds, for n-tile i (8 slots), chunk c (64 dims) and lane (g, t), the lane's 16 elements
+// of slot 8i + g: 16 bytes of FP8, 8 of FP4, 32 of bf16 (two units of 16). After the codes of all
+// warps stands one more unit per n-tile for F3, whose last chunk is bf16. The scales of the warp's
+// dims lie in 8 bytes a slot.
 #pragma once
 
 #include "templates/common/decode.cuh"
@@ -21,21 +21,27 @@ enum : int { none = 0, F1 = 1, F2 = 2, F3 = 3, F4 = 4 };
 constexpr int n_tiles = tile_slots / 8;
 
 template <int format>
-constexpr u32 row_bytes = format == F1 ? 512 : format == F2 ? 256 : format == F3 ? 576 : 1024;
+constexpr u32 row_bytes = format == F1   ? 512
+                          : format == F2 ? 256
+                          : format == F3 ? 576
+                                         : 1024;
 template <int format>
-constexpr u32 scale_bytes = format == F1 ? 16 : format == F2 ? 32 : format == F3 ? 8 : 0;
+constexpr u32 scale_bytes = format == F1   ? 16
+                            : format == F2 ? 32
+                            : format == F3 ? 8
+                                           : 0;
 
 template <int format>
 constexpr int unit_bytes = format == F2 ? 8 : 16;
 template <int format>
 constexpr int units_per_chunk = format == F4 ? 2 : 1;
 template <int format>
-constexpr int strip_bytes_of = format == none ? 0
-                                              : n_tiles* chunks* units_per_chunk<format>*
-                                                    unit_bytes<format>* warp_lanes;
+constexpr int strip_bytes_of =
+    format == none ? 0 : n_tiles* chunks* units_per_chunk<format>* unit_bytes<format>* warp_lanes;
 
 constexpr int larger(int a, int b) { return a > b ? a : b; }
-constexpr int strip_bytes = larger(strip_bytes_of<window_format>, strip_bytes_of<compressed_format>);
+constexpr int strip_bytes =
+    larger(strip_bytes_of<window_format>, strip_bytes_of<compressed_format>);
 constexpr int scale_strip_bytes = tile_slots * 8;
 constexpr int rope_bytes =
     window_format == F3 || compressed_format == F3 ? n_tiles * 16 * warp_lanes : 0;
@@ -48,7 +54,7 @@ constexpr int unit_exponent = format == F2 ? 8 : 0;
 
 // A warp's strip of one stage.
 struct Strip {
-  u32 codes;   // shared addresses
+  u32 codes;  // shared addresses
   u32 scales;
   u32 rope;
 };
@@ -73,7 +79,8 @@ __device__ __forceinline__ bool is_rope_chunk(int warp, int chunk) {
   return format == F3 && chunk == chunks - 1 && warp == warps - 1;
 }
 
-// First byte of the scales that a warp copies, and where the scale of a lane's chunk stands in them.
+// First byte of the scales that a warp copies, and where the scale of a lane's chunk stands in
+// them.
 template <int format>
 __device__ __forceinline__ int scales_of_warp(int warp) {
   if constexpr (format == F1) return (warp * dims_per_warp / 32) & ~3;
@@ -91,8 +98,8 @@ __device__ __forceinline__ int scale_of_chunk(int warp, int chunk, int t) {
 // Requests the tile whose slot number `lane` (mod tile_slots) is `slot`, or -1. Returns which slots
 // exist, one bit each.
 template <int format>
-__device__ __forceinline__ u32 request_tile(const List& list, i32 slot, const Strip& strip, int warp,
-                                            int lane) {
+__device__ __forceinline__ u32 request_tile(const List& list, i32 slot, const Strip& strip,
+                                            int warp, int lane) {
   const int g = lane / 4;
   const int t = lane % 4;
   const bool exists = static_cast<u32>(slot) < list.num_slots;
@@ -119,8 +126,8 @@ __device__ __forceinline__ u32 request_tile(const List& list, i32 slot, const St
 #pragma unroll
     for (int c = 0; c < chunks; ++c) {
       const int first_dim = warp * dims_per_warp + c * chunk_dims;
-      const u32 unit = strip.codes + (i * chunks + c) * units_per_chunk<format> *
-                                         unit_bytes<format> * warp_lanes;
+      const u32 unit = strip.codes +
+                       (i * chunks + c) * units_per_chunk<format> * unit_bytes<format> * warp_lanes;
       if (format == F4 || is_rope_chunk<format>(warp, c)) {
         // Four lanes copy 64 neighbouring bytes at a time: lane t the eight elements of its
         // neighbour.
@@ -128,7 +135,8 @@ __device__ __forceinline__ u32 request_tile(const List& list, i32 slot, const St
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int owner = 4 * g + 2 * half + (t >> 1);
-          const u32 second = format == F4 ? unit + 16 * warp_lanes : strip.rope + i * 16 * warp_lanes;
+          const u32 second =
+              format == F4 ? unit + 16 * warp_lanes : strip.rope + i * 16 * warp_lanes;
           copy_async<16>(((t & 1) == 0 ? unit : second) + owner * 16, elements + 64 * half + 16 * t,
                          row_exists);
         }
@@ -153,8 +161,8 @@ __device__ __forceinline__ i32 spread_bytes(u32 from, u32 selector) {
   return bytes;
 }
 
-// Codes of an octet stand in the upper byte of each half. Of the lower half, the byte above it holds
-// copies of its sign, so that one arithmetic shift moves both halves.
+// Codes of an octet stand in the upper byte of each half. Of the lower half, the byte above it
+// holds copies of its sign, so that one arithmetic shift moves both halves.
 __device__ __forceinline__ u32 e4m3_octet(u32 codes, u32 selector, u32 scale) {
   return multiply_bf16x2(static_cast<u32>(spread_bytes(codes, selector) >> 4) & 0x87f087f0u, scale);
 }
@@ -185,8 +193,8 @@ __device__ __forceinline__ void decode_tile(KeyFragments& keys, const Strip& str
   for (int i = 0; i < n_tiles; ++i) {
 #pragma unroll
     for (int c = 0; c < chunks; ++c) {
-      const u32 unit = strip.codes + (i * chunks + c) * units_per_chunk<format> *
-                                         unit_bytes<format> * warp_lanes;
+      const u32 unit = strip.codes +
+                       (i * chunks + c) * units_per_chunk<format> * unit_bytes<format> * warp_lanes;
       u32(&fragments)[k_tiles][octets] = keys[i];
       if (format == F4 || is_rope_chunk<format>(warp, c)) {
         const u32 second = format == F4 ? unit + 16 * warp_lanes : strip.rope + i * 16 * warp_lanes;
@@ -199,8 +207,8 @@ __device__ __forceinline__ void decode_tile(KeyFragments& keys, const Strip& str
           fragments[4 * c + j][1] = __byte_perm(pairs[2 * j], pairs[2 * j + 1], 0x5410);
         }
       } else {
-        const u32 byte = load_shared_1(strip.scales + (8 * i + g) * 8 +
-                                       scale_of_chunk<format>(warp, c, t));
+        const u32 byte =
+            load_shared_1(strip.scales + (8 * i + g) * 8 + scale_of_chunk<format>(warp, c, t));
         if constexpr (format == F2) {
           const u32 scale = fused_e2m1_scale(byte);
           const uint2 codes = load_shared_8(unit + lane * 8);
@@ -234,9 +242,10 @@ __device__ __forceinline__ void decode_tile(KeyFragments& keys, const Strip& str
 #pragma unroll
         for (int c = 0; c < chunks; ++c) {
           if (is_rope_chunk<format>(warp, c)) continue;
-          const u32 byte = load_shared_1(strip.scales + (8 * i + g) * 8 +
-                                         scale_of_chunk<format>(warp, c, t));
-          const u32 factor = (max(byte, largest_fused_scale) - largest_fused_scale + 127) * 0x00800080u;
+          const u32 byte =
+              load_shared_1(strip.scales + (8 * i + g) * 8 + scale_of_chunk<format>(warp, c, t));
+          const u32 factor =
+              (max(byte, largest_fused_scale) - largest_fused_scale + 127) * 0x00800080u;
 #pragma unroll
           for (int j = 4 * c; j < 4 * c + 4; ++j) {
             keys[i][j][0] = multiply_bf16x2(keys[i][j][0], factor);

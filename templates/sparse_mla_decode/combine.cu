@@ -29,8 +29,8 @@ extern "C" __global__ void __launch_bounds__(32 * units_per_cta)
   const int m = fragment / k_tiles;
   const int j = fragment % k_tiles;
 
-  const float4* from = partial_fragments(args, row, 0, head_block, warp) +
-                       fragment * octets * warp_lanes + lane;
+  const float4* from =
+      partial_fragments(args, row, 0, head_block, warp) + fragment * octets * warp_lanes + lane;
   const SoftmaxState* states = partial_state(args, row, 0, head_block) + 16 * m + g;
 
   float sinks[2];
@@ -61,8 +61,7 @@ extern "C" __global__ void __launch_bounds__(32 * units_per_cta)
   for (int half = 0; half < 2; ++half) {
     float reference = minus_infinity;
 #pragma unroll
-    for (int i = 0; i < states_per_lane; ++i)
-      reference = fmaxf(reference, mine[half][i].reference);
+    for (int i = 0; i < states_per_lane; ++i) reference = fmaxf(reference, mine[half][i].reference);
     reference = fmaxf(reference, __shfl_xor_sync(all_lanes, reference, 1));
     reference = fmaxf(reference, __shfl_xor_sync(all_lanes, reference, 2));
     const float base = reference == minus_infinity ? 0.0f : reference;

@@ -1,5 +1,5 @@
-// Attention of each row over two lists of cache slots (ops.md B14, B14.1): one 512-wide key per slot,
-// which is also its value.
+// Attention of each row over two lists of cache slots (ops.md B14, B14.1): one 512-wide key per
+// slot, which is also its value.
 //   s[h, n] = 512^-0.5 * dot(q[t, h], k_n)         m = max s     p = exp(s - m), 0 if invalid
 //   out[t, h] = (sum p * k_n) / (sum p + exp(sink[h] - m))
 // grid  (num_rows * splits * head_blocks)   block (32 * warps)
@@ -82,9 +82,9 @@ __device__ __forceinline__ void load_queries(const Args& args, i64 row, int head
       for (int half = 0; half < 2; ++half) {
         const int head = head_block * heads_per_cta + 16 * m + 8 * half + g;
         if (head < heads) {
-          const uint4* from = reinterpret_cast<const uint4*>(
-              args.q + row * args.q_stride0 + head * args.q_stride1 + warp * dims_per_warp +
-              chunk_dims * c + lane_dims * t);
+          const uint4* from =
+              reinterpret_cast<const uint4*>(args.q + row * args.q_stride0 + head * args.q_stride1 +
+                                             warp * dims_per_warp + chunk_dims * c + lane_dims * t);
           const uint4 low = from[0];
           const uint4 high = from[1];
           pairs[half][0] = low.x, pairs[half][1] = low.y;
@@ -103,9 +103,10 @@ __device__ __forceinline__ void load_queries(const Args& args, i64 row, int head
         if (tile < query_tiles_in_registers) {
           queries.in_registers[m][tile] = fragment;
         } else {
-          store_shared_16(queries.in_shared + (m * query_tiles_in_shared + tile -
-                                               query_tiles_in_registers) * warp_lanes * 16,
-                          fragment);
+          store_shared_16(
+              queries.in_shared +
+                  (m * query_tiles_in_shared + tile - query_tiles_in_registers) * warp_lanes * 16,
+              fragment);
         }
       }
     }
@@ -114,8 +115,9 @@ __device__ __forceinline__ void load_queries(const Args& args, i64 row, int head
 
 __device__ __forceinline__ uint4 query_fragment(const Queries& queries, int m, int tile) {
   if (tile < query_tiles_in_registers) return queries.in_registers[m][tile];
-  return load_shared_16(queries.in_shared + (m * query_tiles_in_shared + tile -
-                                             query_tiles_in_registers) * warp_lanes * 16);
+  return load_shared_16(queries.in_shared +
+                        (m * query_tiles_in_shared + tile - query_tiles_in_registers) * warp_lanes *
+                            16);
 }
 
 // --- tiles
@@ -150,10 +152,10 @@ __device__ __forceinline__ void score_tile(const Queries& queries, const KeyFrag
       const int next = step + 1;
       uint4 next_query = query;
       if (next < k_tiles * m_tiles_at_once)
-        next_query = query_fragment(queries, first + next % m_tiles_at_once, next / m_tiles_at_once);
+        next_query =
+            query_fragment(queries, first + next % m_tiles_at_once, next / m_tiles_at_once);
 #pragma unroll
-      for (int i = 0; i < n_tiles; ++i)
-        mma_bf16(sums[m][i], query, keys[i][j][0], keys[i][j][1]);
+      for (int i = 0; i < n_tiles; ++i) mma_bf16(sums[m][i], query, keys[i][j][0], keys[i][j][1]);
       query = next_query;
     }
     const u32 to = scores + warp * score_source_bytes;
@@ -166,7 +168,8 @@ __device__ __forceinline__ void score_tile(const Queries& queries, const KeyFrag
 #pragma unroll
         for (int i = 0; i < n_tiles; ++i) {
           store_shared_8(
-              to + group * warps * score_source_bytes + i * score_row_bytes + (lane ^ swizzle * i) * 8,
+              to + group * warps * score_source_bytes + i * score_row_bytes +
+                  (lane ^ swizzle * i) * 8,
               {__float_as_uint(sums[m][i][2 * half]), __float_as_uint(sums[m][i][2 * half + 1])});
         }
       }
@@ -176,9 +179,9 @@ __device__ __forceinline__ void score_tile(const Queries& queries, const KeyFrag
 
 // The head of a lane and where its scores and probabilities stand.
 struct Share {
-  int head;                 // of the CTA
-  int part;                 // of the head's n-tiles
-  u32 scores[part_tiles];   // shared addresses
+  int head;                // of the CTA
+  int part;                // of the head's n-tiles
+  u32 scores[part_tiles];  // shared addresses
   u32 probabilities;
 };
 
@@ -404,9 +407,11 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
   }
   const int window_tiles = (window.len + tile_slots - 1) / tile_slots;
   const int all_tiles = window_tiles + (compressed.len + tile_slots - 1) / tile_slots;
-  const int begin = splits == 1 ? 0 : static_cast<int>(static_cast<u64>(all_tiles) * split / splits);
-  const int end =
-      splits == 1 ? all_tiles : static_cast<int>(static_cast<u64>(all_tiles) * (split + 1) / splits);
+  const int begin =
+      splits == 1 ? 0 : static_cast<int>(static_cast<u64>(all_tiles) * split / splits);
+  const int end = splits == 1
+                      ? all_tiles
+                      : static_cast<int>(static_cast<u64>(all_tiles) * (split + 1) / splits);
 
   Tiles tiles;
   tiles.first_window = min(begin, window_tiles);
@@ -420,8 +425,8 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
   const int window_used = (window.len + tile_slots - 1) / tile_slots;
   const int compressed_used = (compressed.len + tile_slots - 1) / tile_slots;
   tiles.num_window = max(min(min(end, window_tiles), window_used) - tiles.first_window, 0);
-  tiles.count = tiles.num_window +
-                max(min(end - window_tiles, compressed_used) - tiles.first_compressed, 0);
+  tiles.count =
+      tiles.num_window + max(min(end - window_tiles, compressed_used) - tiles.first_compressed, 0);
 
   const auto is_window = [&](int i) { return !has_compressed || i < tiles.num_window; };
   const auto load_slot = [&](int i) -> i32 {

@@ -2,10 +2,10 @@
 // over warps and lanes. Lane = 4 * g + t throughout.
 //
 // A warp owns dims_per_warp of the 512 dims, in chunks of 64. Of a chunk, lane t owns the 16 dims
-// 16t .. 16t + 15, and k-tile j of the chunk takes from it the four dims 4j + {1, 3} (its "odd" octet)
-// and 4j + {0, 2} (its "even" octet): the order in which FP8 and FP4 codes unpack with the fewest
-// instructions. Scores sum over dims, so any order serves as long as queries use the same; outputs
-// come out in the same order, and a lane ends up with 16 neighbouring columns of its heads.
+// 16t .. 16t + 15, and k-tile j of the chunk takes from it the four dims 4j + {1, 3} (its "odd"
+// octet) and 4j + {0, 2} (its "even" octet): the order in which FP8 and FP4 codes unpack with the
+// fewest instructions. Scores sum over dims, so any order serves as long as queries use the same;
+// outputs come out in the same order, and a lane ends up with 16 neighbouring columns of its heads.
 #pragma once
 
 #include "kiln_constants.h"
@@ -49,9 +49,7 @@ __device__ __forceinline__ u32 pack_bf16x2(float low, float high) {
 }
 
 __device__ __forceinline__ float low_bf16(u32 pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float high_bf16(u32 pair) {
-  return __uint_as_float(pair & 0xffff0000u);
-}
+__device__ __forceinline__ float high_bf16(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 
 // Partial results of a split: exp2 sums relative to a reference, unnormalised.
 struct SoftmaxState {
@@ -72,8 +70,8 @@ __device__ __forceinline__ float4* partial_fragments(const Args& args, i64 row, 
 
 __device__ __forceinline__ SoftmaxState* partial_state(const Args& args, i64 row, int split,
                                                        int head_block) {
-  float4* after = reinterpret_cast<float4*>(args.workspace) +
-                  args.num_rows * splits * partials_per_split;
+  float4* after =
+      reinterpret_cast<float4*>(args.workspace) + args.num_rows * splits * partials_per_split;
   return reinterpret_cast<SoftmaxState*>(after) +
          ((row * splits + split) * head_blocks + head_block) * heads_per_cta;
 }
@@ -96,15 +94,12 @@ __device__ __forceinline__ void store_lse(const Args& args, i64 row, int head,
   args.lse[row * args.lse_stride + head] =
       state.reference == minus_infinity
           ? minus_infinity
-          : __fmul_rn(__fadd_rn(state.reference, log2_approx(state.sum)),
-                      static_cast<float>(ln_2));
+          : __fmul_rn(__fadd_rn(state.reference, log2_approx(state.sum)), static_cast<float>(ln_2));
 }
 
 // The pair (even, odd) of neighbouring dims as bf16, rotated back by its angle when asked for
 // (ops.md B5, B16): rounded to bf16 before and after, products rounded, then one addition.
-__device__ __forceinline__ u32 output_pair(float even, float odd) {
-  return pack_bf16x2(even, odd);
-}
+__device__ __forceinline__ u32 output_pair(float even, float odd) { return pack_bf16x2(even, odd); }
 
 __device__ __forceinline__ u32 rotate_back(u32 pair, float cosine, float sine) {
   const float a = low_bf16(pair);
