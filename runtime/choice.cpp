@@ -95,21 +95,12 @@ Choice default_instead_of(const Choice& refused, const Op& op, const Sizes& fixe
 std::vector<JudgedDecision> judged_decisions(cache::Store& store, const Op& op, const Sizes& fixed,
                                              const Sizes& bucket, TodaysPlans& plans) {
   const Problem problem = problem_of(op, fixed, bucket);
-  const std::string gpu_class = gpu_class_key(plans.gpu());
   std::vector<JudgedDecision> decisions;
-  for (const DecisionKind kind : cache::kDecisionKinds) {
-    std::optional<DecisionRow> row = store.find_decision(problem, gpu_class, kind);
-    if (!row) continue;
-    decisions.push_back(judged(store, std::move(*row), op, fixed, plans));
+  for (DecisionRow& row : store.decisions(problem, gpu_class_key(plans.gpu()))) {
+    decisions.push_back(judged(store, std::move(row), op, fixed, plans));
     if (decisions.back().verdict == JudgedDecision::Verdict::serves) break;
   }
   return decisions;
-}
-
-Choice choose(cache::Store& store, const Op& op, const Sizes& fixed, const Sizes& bucket,
-              const Gpu& gpu) {
-  TodaysPlans plans(gpu, gpu.arch());
-  return choose(store, op, fixed, bucket, plans);
 }
 
 Choice choose(cache::Store& store, const Op& op, const Sizes& fixed, const Sizes& bucket,

@@ -25,10 +25,10 @@ cache::PlanRecord plan_record(const templates::Op& op, const templates::Sizes& f
                               std::span<const Hash128> binaries);
 
 // Plans as today's source makes them on `arch`, launched as it is planned for `gpu`. Each is made
-// once, because its keys hash all the source of its kernels. For one thread, and while `gpu` lives.
+// once, because its keys hash all the source of its kernels. For one thread.
 class TodaysPlans {
  public:
-  TodaysPlans(const Gpu& gpu, std::string arch) : gpu_(gpu), arch_(std::move(arch)) {}
+  TodaysPlans(Gpu gpu, std::string arch) : gpu_(std::move(gpu)), arch_(std::move(arch)) {}
   const Gpu& gpu() const { return gpu_; }
 
   // Fails when the config is not legal.
@@ -39,7 +39,7 @@ class TodaysPlans {
   bool has(const cache::PlanRecord& record, const templates::Op& op, const templates::Sizes& fixed);
 
  private:
-  const Gpu& gpu_;
+  const Gpu gpu_;
   const std::string arch_;
   std::map<std::tuple<const templates::Op*, templates::Sizes, templates::Config>, cache::PlanRecord>
       plans_;

@@ -80,6 +80,7 @@ class Search {
   std::optional<cache::Decision> finished(const Job& job);
   std::optional<runtime::JudgedDecision> serving_decision(const Job& job);
   bool holds_current(const Job& job, const Hash128& plan, const Gpu& runs_on);
+  runtime::TodaysPlans& todays_plans(const Gpu& gpu, const std::string& arch);
   std::optional<cache::Decision> standing_decision(const Job& job, DecisionKind kind);
   void keep(const Job& job, const cache::TuningResult& result, ProblemReport& report);
   void tell_pin(const Job& job);
@@ -129,6 +130,7 @@ class Search {
   int first_round_ = 0;
   bool cut_short_ = false;                    // the problem at hand, by the budget
   std::vector<cache::Rejection> rejections_;  // of the problem at hand
+  std::map<std::pair<std::string, std::string>, runtime::TodaysPlans> todays_plans_;
   std::string candidates_key_;
   CandidateSet candidates_;
 };
@@ -262,9 +264,8 @@ std::optional<cache::Decision> Search::finished(const Job& job) {
 
 // The decision that a session on the GPU would use.
 std::optional<runtime::JudgedDecision> Search::serving_decision(const Job& job) {
-  runtime::TodaysPlans plans(job.target.gpu, job.target.gpu.arch());
-  std::vector<runtime::JudgedDecision> decisions =
-      runtime::judged_decisions(store_, *job.op, job.fixed, job.bucket, plans);
+  std::vector<runtime::JudgedDecision> decisions = runtime::judged_decisions(
+      store_, *job.op, job.fixed, job.bucket, todays_plans(job.target.gpu, job.target.gpu.arch()));
   const bool serves =
       !decisions.empty() && decisions.back().verdict == runtime::JudgedDecision::Verdict::serves;
   return serves ? std::optional(std::move(decisions.back())) : std::nullopt;
@@ -273,8 +274,11 @@ std::optional<runtime::JudgedDecision> Search::serving_decision(const Job& job) 
 // runs_on: the GPU whose binaries the plan has.
 bool Search::holds_current(const Job& job, const Hash128& plan, const Gpu& runs_on) {
   const std::optional<cache::PlanRecord> record = store_.find_plan(plan);
-  return record &&
-         runtime::TodaysPlans(job.target.gpu, runs_on.arch()).has(*record, *job.op, job.fixed);
+  return record && todays_plans(job.target.gpu, runs_on.arch()).has(*record, *job.op, job.fixed);
+}
+
+runtime::TodaysPlans& Search::todays_plans(const Gpu& gpu, const std::string& arch) {
+  return todays_plans_.try_emplace({gpu.slug, arch}, gpu, arch).first->second;
 }
 
 // The decision among all candidates that a search among some of them does not replace.
