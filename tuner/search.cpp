@@ -81,6 +81,7 @@ class Search {
   std::optional<cache::Decision> finished(const Job& job);
   std::optional<runtime::JudgedDecision> serving_decision(const Job& job);
   bool holds_current(const Job& job, const Hash128& plan, const Gpu& runs_on);
+  runtime::TodaysPlans& todays_plans(const Gpu& gpu);
   std::optional<cache::Decision> standing_decision(const Job& job, DecisionKind kind);
   void keep(const Job& job, const cache::TuningResult& result, ProblemReport& report);
   void tell_pin(const Job& job);
@@ -137,8 +138,9 @@ class Search {
   double problem_start_s_ = 0;
   double problem_deadline_s_ = 0;
   int first_round_ = 0;
-  bool cut_short_ = false;                    // the problem at hand, by the budget
-  std::vector<cache::Rejection> rejections_;  // of the problem at hand
+  bool cut_short_ = false;                                    // the problem at hand, by the budget
+  std::vector<cache::Rejection> rejections_;                  // of the problem at hand
+  std::map<std::string, runtime::TodaysPlans> todays_plans_;  // by slug
   std::string candidates_key_;
   CandidateSet candidates_;
 };
@@ -283,9 +285,8 @@ std::optional<cache::Decision> Search::finished(const Job& job) {
 
 // The decision that a session on the GPU would use.
 std::optional<runtime::JudgedDecision> Search::serving_decision(const Job& job) {
-  runtime::TodaysPlans plans(job.target.gpu, job.target.gpu.arch());
-  std::vector<runtime::JudgedDecision> decisions =
-      runtime::judged_decisions(store_, *job.op, job.fixed, job.bucket, plans);
+  std::vector<runtime::JudgedDecision> decisions = runtime::judged_decisions(
+      store_, *job.op, job.fixed, job.bucket, todays_plans(job.target.gpu));
   const bool serves =
       !decisions.empty() && decisions.back().verdict == runtime::JudgedDecision::Verdict::serves;
   return serves ? std::optional(std::move(decisions.back())) : std::nullopt;
@@ -294,8 +295,11 @@ std::optional<runtime::JudgedDecision> Search::serving_decision(const Job& job) 
 // runs_on: the GPU whose binaries the plan has.
 bool Search::holds_current(const Job& job, const Hash128& plan, const Gpu& runs_on) {
   const std::optional<cache::PlanRecord> record = store_.find_plan(plan);
-  return record &&
-         runtime::TodaysPlans(job.target.gpu, runs_on.arch()).has(*record, *job.op, job.fixed);
+  return record && todays_plans(job.target.gpu).has(*record, *job.op, job.fixed, runs_on.arch());
+}
+
+runtime::TodaysPlans& Search::todays_plans(const Gpu& gpu) {
+  return todays_plans_.try_emplace(gpu.slug, gpu).first->second;
 }
 
 // The decision among all candidates that a search among some of them does not replace.

@@ -284,12 +284,20 @@ void bind_compared(Binder& binder, Type type, Combine combine) {
   }
 }
 
+// What the modifiers before the types say, as set and setp have them.
+struct Comparison {
+  Compare compare;
+  Combine combine;
+};
+Comparison take_comparison(Binder& binder) {
+  const Comparison taken{take_compare(binder), take_combine(binder)};
+  binder.instruction().mode = static_cast<uint8_t>(taken.combine);
+  binder.instruction().flushes = binder.take("ftz");
+  return taken;
+}
+
 void bind_setp(Binder& binder) {
-  const Compare compare = take_compare(binder);
-  const Combine combine = take_combine(binder);
-  Instruction& instruction = binder.instruction();
-  instruction.mode = static_cast<uint8_t>(combine);
-  instruction.flushes = binder.take("ftz");
+  const auto [compare, combine] = take_comparison(binder);
   const Type type = binder.require_type();
   const Operand& targets = binder.operand(0);
   const Operand none{.kind = Operand::Kind::sink};
@@ -302,7 +310,8 @@ void bind_setp(Binder& binder) {
     binder.target(none, Type::pred);
   }
   bind_compared(binder, type, combine);
-  bind_handler(binder, compare_handler<Into::predicate>(compare, type, instruction.flushes));
+  bind_handler(binder,
+               compare_handler<Into::predicate>(compare, type, binder.instruction().flushes));
 }
 
 // What a true comparison writes.
@@ -330,11 +339,8 @@ uint32_t truth(Binder& binder, Type type) {
 }
 
 void bind_set(Binder& binder) {
-  const Compare compare = take_compare(binder);
-  const Combine combine = take_combine(binder);
+  const auto [compare, combine] = take_comparison(binder);
   Instruction& instruction = binder.instruction();
-  instruction.mode = static_cast<uint8_t>(combine);
-  instruction.flushes = binder.take("ftz");
   const Type target = binder.require_type();
   const Type type = binder.require_type();
   instruction.target = truth(binder, target);

@@ -23,6 +23,18 @@ constexpr uint64_t kCtaSlice = 4'000'000;  // before other CTAs may be what it w
 
 // --- one warp
 
+// Of lanes at one pc there is one ready group.
+void add_ready(std::vector<Group>& groups, uint32_t pc, uint32_t mask) {
+  if (mask == 0) return;
+  for (Group& group : groups) {
+    if (group.state == Group::State::ready && group.pc == pc) {
+      group.mask |= mask;
+      return;
+    }
+  }
+  groups.push_back({.pc = pc, .mask = mask});
+}
+
 class WarpRunner {
  public:
   WarpRunner(Cta& cta, Warp& warp) : cta_(cta), warp_(warp), code_(cta.launch->program->code) {}
@@ -39,7 +51,6 @@ class WarpRunner {
   bool rendezvous(Group& group, const Instruction& i, uint32_t mask);
   void release_rendezvous();
   void arrive(Group& group, const Instruction& i, uint32_t mask);
-  void add_ready(uint32_t pc, uint32_t mask);
   const uint32_t* members(const Instruction& i) const { return warp_.row<uint32_t>(i.rows[0]); }
 
   Cta& cta_;
@@ -64,17 +75,6 @@ size_t WarpRunner::pick() const {
     if (best == SIZE_MAX || key(group) < key(warp_.groups[best])) best = g;
   }
   return best;
-}
-
-void WarpRunner::add_ready(uint32_t pc, uint32_t mask) {
-  if (mask == 0) return;
-  for (Group& group : warp_.groups) {
-    if (group.state == Group::State::ready && group.pc == pc) {
-      group.mask |= mask;
-      return;
-    }
-  }
-  warp_.groups.push_back({.pc = pc, .mask = mask});
 }
 
 bool WarpRunner::run(uint64_t slice) {
@@ -149,15 +149,15 @@ void WarpRunner::run_group(size_t index, uint64_t slice) {
     }
     if (group.pc >= meeting || warp_.instructions >= end) {
       last_pc_ = group.pc;
-      add_ready(group.pc, group.mask);
+      add_ready(warp_.groups, group.pc, group.mask);
       return;
     }
   }
 }
 
 void WarpRunner::branch(Group& group, uint32_t taken, uint32_t target) {
-  add_ready(target, taken);
-  add_ready(group.pc + 1, group.mask & ~taken);
+  add_ready(warp_.groups, target, taken);
+  add_ready(warp_.groups, group.pc + 1, group.mask & ~taken);
 }
 
 void WarpRunner::branch_index(Group& group, const Instruction& i, uint32_t mask) {
@@ -168,15 +168,15 @@ void WarpRunner::branch_index(Group& group, const Instruction& i, uint32_t mask)
       throw Fault(fmt::format("an indexed branch takes entry {} of {}", index[lane], table.size()),
                   lane);
     }
-    add_ready(table[index[lane]], uint32_t{1} << lane);
+    add_ready(warp_.groups, table[index[lane]], uint32_t{1} << lane);
   });
-  add_ready(group.pc + 1, group.mask & ~mask);
+  add_ready(warp_.groups, group.pc + 1, group.mask & ~mask);
 }
 
 void WarpRunner::exit_lanes(Group& group, uint32_t mask) {
   warp_.live &= ~mask;
   cta_.live_threads -= static_cast<uint32_t>(std::popcount(mask));
-  add_ready(group.pc + 1, group.mask & ~mask);
+  add_ready(warp_.groups, group.pc + 1, group.mask & ~mask);
   if (mask == 0) return;
   release_rendezvous();
   for (uint32_t id = 0; id < cta_.barriers.size(); ++id) open_barrier(cta_, id);
@@ -202,7 +202,7 @@ bool WarpRunner::rendezvous(Group& group, const Instruction& i, uint32_t mask) {
     ++group.pc;
     return true;
   }
-  add_ready(group.pc + 1, group.mask & ~mask);
+  add_ready(warp_.groups, group.pc + 1, group.mask & ~mask);
   for (Group& other : warp_.groups) {
     if (other.state == Group::State::at_rendezvous && other.pc == group.pc) {
       other.mask |= mask;
@@ -252,7 +252,7 @@ void WarpRunner::release_rendezvous() {
           other.mask &= ~here;
         }
         std::erase_if(warp_.groups, [](const Group& group) { return group.mask == 0; });
-        for (const Group& group : freed) add_ready(group.pc, group.mask);
+        for (const Group& group : freed) add_ready(warp_.groups, group.pc, group.mask);
       });
     }
   }
@@ -283,9 +283,9 @@ void WarpRunner::arrive(Group& group, const Instruction& i, uint32_t mask) {
   const auto kind = static_cast<BarrierKind>(i.mode);
   if (kind >= BarrierKind::popc)
     barrier.ones += static_cast<uint32_t>(std::popcount(mask & warp_.value(i.rows[3])));
-  add_ready(group.pc + 1, group.mask & ~mask);
+  add_ready(warp_.groups, group.pc + 1, group.mask & ~mask);
   if (kind == BarrierKind::arrive) {
-    add_ready(group.pc + 1, mask);
+    add_ready(warp_.groups, group.pc + 1, mask);
     barrier.came_by += static_cast<uint32_t>(std::popcount(mask));
     if (cta_.checker != nullptr) on_barrier_arrive(cta_, id, warp_, mask);
   } else {
@@ -323,34 +323,23 @@ void open_barrier(Cta& cta, uint32_t id) {
   if (barrier.arrived == 0) return;
   const uint32_t expected = barrier.expected != 0 ? barrier.expected : cta.live_threads;
   if (barrier.arrived < expected) return;
+  const auto waits = [id](const Group& group) {
+    return group.state == Group::State::at_barrier && group.barrier == id;
+  };
   std::vector<BarrierGroup> parties;
   for (Warp& warp : cta.warps) {
-    for (Group& group : warp.groups) {
-      if (group.state != Group::State::at_barrier || group.barrier != id) continue;
+    for (const Group& group : warp.groups) {
+      if (!waits(group)) continue;
       parties.push_back({.warp = &warp, .lanes = group.mask, .pc = group.pc});
     }
   }
   const std::vector<Instruction>& code = cta.launch->program->code;
   if (cta.checker != nullptr) on_barrier(cta, id, parties);
-  for (Warp& warp : cta.warps) {
-    std::vector<Group> groups;
-    std::swap(groups, warp.groups);
-    for (Group group : groups) {
-      if (group.state == Group::State::at_barrier && group.barrier == id) {
-        write_reduction(warp, code[group.pc], group.mask, barrier);
-        group.state = Group::State::ready;
-        ++group.pc;
-      }
-      const auto same = std::find_if(warp.groups.begin(), warp.groups.end(), [&](const Group& g) {
-        return g.state == Group::State::ready && group.state == g.state && g.pc == group.pc;
-      });
-      if (same != warp.groups.end()) {
-        same->mask |= group.mask;
-      } else {
-        warp.groups.push_back(group);
-      }
-    }
+  for (const BarrierGroup& party : parties) {
+    write_reduction(*party.warp, code[party.pc], party.lanes, barrier);
+    add_ready(party.warp->groups, party.pc + 1, party.lanes);
   }
+  for (Warp& warp : cta.warps) std::erase_if(warp.groups, waits);
   barrier = {};
 }
 

@@ -12,7 +12,6 @@
 // come before the odd ones, so that four lanes of a register of C are neighbours.
 #include <array>
 #include <bit>
-#include <cfenv>
 #include <cmath>
 #ifdef __FMA__
 #include <immintrin.h>
@@ -21,6 +20,7 @@
 #include <fmt/format.h>
 
 #include "runtime/sim/binder.h"
+#include "runtime/sim/numbers.h"
 #include "runtime/sim/warp.h"
 
 namespace kiln::runtime::sim {
@@ -31,8 +31,6 @@ using Word4 = uint32_t __attribute__((vector_size(16)));
 using Int4 = int32_t __attribute__((vector_size(16)));
 
 constexpr int kColumns = 8;
-constexpr uint32_t kNan32 = 0x7fffffff;
-constexpr uint32_t kNan16 = 0x7fff;
 
 template <class Vector>
 Vector load(const void* from) {
@@ -439,25 +437,11 @@ void multiply_bits(Warp& warp, const Instruction& instruction, uint32_t mask) {
   finish_integers<rows>(warp, instruction, row_of_b + words / 4, sums);
 }
 
-class RoundingScope {
- public:
-  explicit RoundingScope(Rounding rounding) : before_(std::fegetround()) {
-    constexpr int kModes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
-    std::fesetround(kModes[static_cast<size_t>(rounding)]);
-  }
-  ~RoundingScope() { std::fesetround(before_); }
-  RoundingScope(const RoundingScope&) = delete;
-  RoundingScope& operator=(const RoundingScope&) = delete;
-
- private:
-  int before_;
-};
-
 // m8n8k4: A has element (g, t) and B element (t, g) of a lane.
 void multiply_doubles(Warp& warp, const Instruction& instruction, uint32_t mask) {
   require_whole_warp(mask);
   ++warp.mmas;
-  const RoundingScope scope(instruction.rounding);
+  const FloatMode mode(instruction.rounding, instruction.flushes);
   const Row* rows = instruction.rows + kFirstOfD;
   const double* a = warp.row<double>(rows[2]);
   const double* b = warp.row<double>(rows[3]);

@@ -35,9 +35,7 @@ class CallTest : public RuntimeTest {
 };
 
 TEST_F(CallTest, KernelsReceiveTheStructAndTheStream) {
-  CUcontext context = nullptr;
-  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cuCtxPushCurrent(context), CUDA_SUCCESS);
+  const CurrentContext context;
   CUstream stream = nullptr;
   ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   const StagedRowsArgs args = staged_rows_args(100);
@@ -56,8 +54,6 @@ TEST_F(CallTest, KernelsReceiveTheStructAndTheStream) {
   EXPECT_EQ(std::memcmp(first.params, &args, sizeof args), 0);
   EXPECT_EQ(first.param, &args);  // no copy on the way
   cuStreamDestroy(stream);
-  cuCtxPopCurrent(nullptr);
-  cuDevicePrimaryCtxRelease(0);
 }
 
 TEST_F(CallTest, SizesOutOfRange) {

@@ -204,12 +204,10 @@ void require_kept(const tuner::TuneReport& report, OpenStore& store, const Commo
            });
   };
   const bool all = std::all_of(report.problems.begin(), report.problems.end(), is_there);
-  if (all && reopened->info().trouble.empty()) return;
-  throw Failure(ExitCode::store,
-                fmt::format("what was decided is not in {} any more: it was changed meanwhile.",
-                            store_place(common).path),
-                "Keep other programs off that file and run the same command again; `kiln doctor` "
-                "checks the store.");
+  if (all && reopened->trouble().empty()) return;
+  throw lost_results(
+      fmt::format("what was decided is not in {} any more: it was changed meanwhile.",
+                  store_place(common).path));
 }
 
 ExitCode say_how_it_ended(const tuner::TuneReport& report, OpenStore& store, const Common& common) {
@@ -267,7 +265,7 @@ ExitCode run_tune(const TuneArguments& arguments, const Common& common, Verb ver
   } else {
     print_winners(report);
     print_rejections(report);
-    if (store->info().trouble.empty()) print_next_steps(report, options, common);
+    if (store->trouble().empty()) print_next_steps(report, options, common);
   }
   return say_how_it_ended(report, store, common);
 }
