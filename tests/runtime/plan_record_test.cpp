@@ -61,8 +61,8 @@ TEST_F(PlanRecordTest, CurrentIsWhatItsConfigMeansToday) {
 }
 
 TEST_F(PlanRecordTest, PlanOfAnotherArchIsNotCurrentHere) {
-  TodaysPlans there(fake_gpu(1), fake_gpu(1).arch());
-  EXPECT_FALSE(there.has(record(), staged_rows(), fixed_));
+  TodaysPlans there(fake_gpu(1));
+  EXPECT_FALSE(there.has(record(), staged_rows(), fixed_, fake_gpu(1).sm()));
 }
 
 TEST_F(PlanRecordTest, TodaysPlansAreMadeOnceAndAreThoseThatAreRecorded) {
