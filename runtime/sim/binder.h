@@ -39,6 +39,12 @@ bool is_float(Type type);
 bool is_signed(Type type);
 std::optional<Type> parse_type(std::string_view part);
 
+// What an instruction does with a row.
+struct RowUse {
+  bool reads = false;
+  bool writes = false;
+};
+
 class Binder {
  public:
   virtual ~Binder() = default;
@@ -81,7 +87,7 @@ class Binder {
   [[noreturn]] void unsupported(std::string_view why) const;  // with the text and the line
 
  protected:
-  virtual void add_row(const Operand& operand, Type type, bool reads, bool writes) = 0;
+  virtual void add_row(const Operand& operand, Type type, RowUse use) = 0;
   virtual RegisterClass class_of(const Operand& operand) const = 0;
 
   const Statement* statement_ = nullptr;

@@ -231,21 +231,21 @@ Handler pair_handler(Compare compare) {
 }
 
 template <Into into>
-Handler compare_handler(Compare compare, Type type, bool flushes) {
+Handler compare_handler(Compare compare, Type type, const Instruction& instruction) {
   switch (type) {
     case Type::f16:
-      return flushes ? compare_handler<into, LaneFlushedHalf>(compare)
-                     : compare_handler<into, LaneHalf>(compare);
+      return instruction.flushes ? compare_handler<into, LaneFlushedHalf>(compare)
+                                 : compare_handler<into, LaneHalf>(compare);
     case Type::f16x2:
-      return flushes ? pair_handler<into, LaneFlushedHalf>(compare)
-                     : pair_handler<into, LaneHalf>(compare);
+      return instruction.flushes ? pair_handler<into, LaneFlushedHalf>(compare)
+                                 : pair_handler<into, LaneHalf>(compare);
     case Type::bf16:
       return compare_handler<into, LaneBrain>(compare);
     case Type::bf16x2:
       return pair_handler<into, LaneBrain>(compare);
     case Type::f32:
-      return flushes ? flushing_compare_handler<into>(compare)
-                     : compare_handler<into, float>(compare);
+      return instruction.flushes ? flushing_compare_handler<into>(compare)
+                                 : compare_handler<into, float>(compare);
     case Type::f64:
       return compare_handler<into, double>(compare);
     default:
@@ -310,8 +310,7 @@ void bind_setp(Binder& binder) {
     binder.target(none, Type::pred);
   }
   bind_compared(binder, type, combine);
-  bind_handler(binder,
-               compare_handler<Into::predicate>(compare, type, binder.instruction().flushes));
+  bind_handler(binder, compare_handler<Into::predicate>(compare, type, binder.instruction()));
 }
 
 // What a true comparison writes.
@@ -346,7 +345,7 @@ void bind_set(Binder& binder) {
   instruction.target = truth(binder, target);
   binder.target(binder.operand(0), target);
   bind_compared(binder, type, combine);
-  bind_handler(binder, compare_handler<Into::registers>(compare, type, instruction.flushes));
+  bind_handler(binder, compare_handler<Into::registers>(compare, type, instruction));
 }
 
 // --- choices

@@ -39,7 +39,7 @@ class Decoder : public Binder {
   uint64_t symbol_address(std::string_view name) override { return find_place(name).address; }
 
  protected:
-  void add_row(const Operand& operand, Type type, bool reads, bool writes) override;
+  void add_row(const Operand& operand, Type type, RowUse use) override;
   RegisterClass class_of(const Operand& operand) const override {
     return registers_[register_of(operand.reg)];
   }
@@ -69,18 +69,14 @@ class Decoder : public Binder {
   Row constant(uint64_t bits, int bytes);
   uint64_t immediate_bits(const Operand& operand, Type type) const;
   Row special(std::string_view name, Type type);
-  void push_row(Row row, bool reads, bool writes);
+  void push_row(Row row, RowUse use = {});
   void place_registers();
 
   const SymbolAddresses& addresses_;
   std::shared_ptr<Program> program_;
   Frame* frame_ = nullptr;
   std::vector<RegisterClass> registers_;
-  struct Use {
-    bool reads = false;
-    bool writes = false;
-  };
-  std::vector<Use> uses_;          // of program_->rows
+  std::vector<RowUse> uses_;       // of program_->rows
   std::vector<size_t> first_row_;  // of each instruction
   std::map<std::pair<uint64_t, int>, Row> constants_;
   Places module_places_;
@@ -146,9 +142,9 @@ void Decoder::place_variables(Frame& frame) {
   }
 }
 
-void Decoder::push_row(Row row, bool reads, bool writes) {
+void Decoder::push_row(Row row, RowUse use) {
   program_->rows.push_back(row);
-  uses_.push_back({.reads = reads, .writes = writes});
+  uses_.push_back(use);
 }
 
 Row Decoder::constant(uint64_t bits, int bytes) {
@@ -216,7 +212,7 @@ Row Decoder::special(std::string_view name, Type type) {
   unsupported(fmt::format("the special register {} cannot be read here", name));
 }
 
-void Decoder::add_row(const Operand& operand, Type type, bool reads, bool writes) {
+void Decoder::add_row(const Operand& operand, Type type, RowUse use) {
   switch (operand.kind) {
     case Operand::Kind::reg: {
       const RegisterClass kind = class_of(operand);
@@ -229,31 +225,31 @@ void Decoder::add_row(const Operand& operand, Type type, bool reads, bool writes
       push_row({.offset = static_cast<uint32_t>(register_of(operand.reg)),
                 .bank = Bank::registers,
                 .negated = operand.negated},
-               reads, writes);
+               use);
       return;
     }
     case Operand::Kind::sink:
-      if (reads && !writes) unsupported("the sink _ cannot be read");
-      push_row({.offset = special_offset(Special::sink), .bank = Bank::specials}, false, false);
+      if (use.reads && !use.writes) unsupported("the sink _ cannot be read");
+      push_row({.offset = special_offset(Special::sink), .bank = Bank::specials});
       return;
     case Operand::Kind::immediate: {
-      if (writes) unsupported("an immediate cannot be written");
+      if (use.writes) unsupported("an immediate cannot be written");
       Row row = constant(immediate_bits(operand, type), type == Type::pred      ? 0
                                                         : type_bits(type) == 64 ? 8
                                                                                 : 4);
       row.negated = operand.negated;
-      push_row(row, false, false);
+      push_row(row);
       return;
     }
     case Operand::Kind::special:
-      if (writes) unsupported("a special register cannot be written");
-      push_row(special(operand.name, type), false, false);
+      if (use.writes) unsupported("a special register cannot be written");
+      push_row(special(operand.name, type));
       return;
     case Operand::Kind::symbol: {
-      if (writes) unsupported("the address of a variable cannot be written");
+      if (use.writes) unsupported("the address of a variable cannot be written");
       const uint64_t address =
           find_place(operand.name).address + static_cast<uint64_t>(operand.offset);
-      push_row(constant(address, type_bits(type) == 64 ? 8 : 4), false, false);
+      push_row(constant(address, type_bits(type) == 64 ? 8 : 4));
       return;
     }
     case Operand::Kind::address:
@@ -272,18 +268,18 @@ void Decoder::address(const Operand& operand, Space) {
       base = place.address;
       if (place.is_body_param) rewrites_param_ = true;
     }
-    push_row(constant(base, 8), false, false);
+    push_row(constant(base, 8));
     return;
   }
   const auto reg = static_cast<uint32_t>(register_of(operand.reg));
   if (registers_[reg] == RegisterClass::bits64) {
-    push_row({.offset = reg}, true, false);
+    push_row({.offset = reg}, {.reads = true});
     return;
   }
   if (registers_[reg] != RegisterClass::bits32)
     unsupported("an address needs a register of 32 or 64 bits");
   instruction_->narrow_address = true;
-  push_row({.offset = reg}, true, false);
+  push_row({.offset = reg}, {.reads = true});
 }
 
 void Decoder::begin(const Statement& statement) {
@@ -341,7 +337,7 @@ void Decoder::barrier() {
   if (last - first > 1) {
     source(operand(first + 1), Type::u32);
   } else {
-    push_row({.offset = special_offset(Special::zero), .bank = Bank::specials}, false, false);
+    push_row({.offset = special_offset(Special::zero), .bank = Bank::specials});
   }
   if (first == 1) {
     target(operand(0), kind == BarrierKind::popc ? Type::u32 : Type::pred);
@@ -412,10 +408,10 @@ void Decoder::call(const Statement& statement, int depth) {
     // arguments and of the result in local memory.
     if (!bind_system(*this)) unsupported(fmt::format("the function {} has no body", name));
     for (const Operand& argument : arguments.parts)
-      push_row(constant(find_place(argument.name).address, 8), false, false);
+      push_row(constant(find_place(argument.name).address, 8));
     if (results != nullptr) {
       for (const Operand& result : results->parts)
-        push_row(constant(find_place(result.name).address, 8), false, false);
+        push_row(constant(find_place(result.name).address, 8));
     }
     return finish();
   }

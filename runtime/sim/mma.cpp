@@ -441,7 +441,7 @@ void multiply_bits(Warp& warp, const Instruction& instruction, uint32_t mask) {
 void multiply_doubles(Warp& warp, const Instruction& instruction, uint32_t mask) {
   require_whole_warp(mask);
   ++warp.mmas;
-  const FloatMode mode(instruction.rounding, instruction.flushes);
+  const FloatMode mode({.rounding = instruction.rounding, .flushes = instruction.flushes});
   const Row* rows = instruction.rows + kFirstOfD;
   const double* a = warp.row<double>(rows[2]);
   const double* b = warp.row<double>(rows[3]);

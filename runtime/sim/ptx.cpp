@@ -260,7 +260,7 @@ class Parser {
                token.text == ".common") {
       return;
     } else if (token.text == ".entry" || token.text == ".func") {
-      function(token.text == ".entry");
+      function(token.text);
     } else if (token.text == ".global" || token.text == ".const" || token.text == ".shared") {
       variables(token.text, module_.variables);
     } else if (token.text == ".alias" || token.text == ".pragma") {
@@ -394,9 +394,9 @@ class Parser {
     return list;
   }
 
-  void function(bool is_entry) {
-    Function result{.is_entry = is_entry};
-    if (!is_entry) result.results = parameter_list();
+  void function(std::string_view directive) {
+    Function result{.is_entry = directive == ".entry"};
+    if (!result.is_entry) result.results = parameter_list();
     result.name = std::string(word("the name of a function").text);
     result.params = parameter_list();
     while (lexer_.peek().text != "{" && lexer_.peek().text != ";") {
