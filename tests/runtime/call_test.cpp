@@ -180,6 +180,26 @@ TEST(CallChecks, OutputsWithMoreStridesThanTheCheckKnowsAreADefect) {
   }
 }
 
+TEST(CallChecks, ArgumentOfOtherShapesHasToBeNull) {
+  templates::Op op = staged_rows();
+  op.args[1].only_in = {.symbol = "format", .values = {1}};
+  op.args[1].presence = templates::Presence::required;
+  StagedRowsArgs args = staged_rows_args(8);
+  std::array<int64_t, kMaxFields> storage;
+  const CallChecks plain(op, {{"format", 0}, {"C", 64}});
+  const CallChecks packed(op, {{"format", 1}, {"C", 64}});
+  const auto text = [&](const CallChecks& checks) {
+    return checks.explain(checks.view(&args, storage.data()));
+  };
+  EXPECT_EQ(text(plain), "");
+  expect_contains(text(packed), "scale is NULL, but it is required");
+  args.scale = reinterpret_cast<const void*>(0x40000);
+  args.scale_stride = 64;
+  EXPECT_EQ(text(packed), "");
+  expect_contains(text(plain),
+                  "scale is 0x40000, but it must be NULL: it is used only with format packed");
+}
+
 TEST_F(CallTest, StridesBeyond32BitsAreLegal) {
   EXPECT_OK(call_with(&StagedRowsArgs::in_stride, int64_t{1} << 40));
 }
