@@ -212,6 +212,10 @@ struct Op {
   std::vector<Bucket> buckets;
   bool has_workspace = false;
   int min_cc = 80;
+  // Whether the kernels of one fixed shape add in the same order at every size, so that decode,
+  // prefill and verification agree to the bit: always where a selection follows (router, indexer),
+  // elsewhere when tuning asks for it.
+  enum class Invariance { on_request, always } invariance = Invariance::on_request;
   Tolerance tolerance = bit_exact;
 
   std::vector<Sizes> (*model_shapes)(int tensor_parallel) =

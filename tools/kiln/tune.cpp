@@ -29,6 +29,7 @@ struct TuneArguments {
   std::string budget;
   std::string limits;
   bool again = false;
+  bool invariant = false;
 };
 
 enum class Verb { tune, build };
@@ -92,6 +93,7 @@ tuner::TuneOptions tune_options(const TuneArguments& arguments, const std::strin
   if (!workload.empty())
     runtime::parse_workload(workload);  // mistakes are answered before any work
   options.redo = arguments.again ? tuner::TuneOptions::Redo::again : tuner::TuneOptions::Redo::keep;
+  if (arguments.invariant) options.invariance = tuner::TuneOptions::Invariance::all_sizes;
   options.device = choose_device(arguments, verb);
   if (options.device.empty()) options.gpus = gpus.empty() ? kDefaultGpus : gpus;
   if (options.device.empty() && !options.limits.empty()) {
@@ -288,6 +290,9 @@ void add_shared_options(CLI::App& command, TuneArguments& arguments) {
   command.add_option("--limits", arguments.limits, "Measure as this GPU would have to run it")
       ->type_name("SLUG");
   command.add_flag("--again", arguments.again, "Decide anew what has been decided before");
+  command.add_flag("--invariant", arguments.invariant,
+                   "Per shape only kernels that add in one order, so that a row's result does not "
+                   "depend on how many rows the call has");
 }
 
 }  // namespace
