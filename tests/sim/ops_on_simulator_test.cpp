@@ -87,7 +87,7 @@ TEST_P(OpsOnSimulator, CandidatesEqualTheOracleOnEveryCase) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OpsOnSimulator, testing::ValuesIn(templates::kits()),
-                         [](const auto& info) { return info.param->op->name; });
+                         [](const auto& kit) { return kit.param->op->name; });
 
 }  // namespace
 }  // namespace kiln

@@ -44,7 +44,7 @@ TEST_P(SimulatedBucket, IsWithinTheWantedOneAndASmallOneIsItself) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SimulatedBucket, testing::ValuesIn(templates::kits()),
-                         [](const auto& info) { return info.param->op->name; });
+                         [](const auto& kit) { return kit.param->op->name; });
 
 TEST(Prover, VerdictOfALargeBucketSaysWhereItWasExecuted) {
   const Kit& kit = *templates::kits().front();
