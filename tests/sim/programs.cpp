@@ -310,6 +310,7 @@ void add_hints(std::vector<PtxProgram>& list) {
   load("ld.global.L1::evict_last.L2::cache_hint.v4.u32", "%in", ", %d9");
   load("ld.global.nc.L2::cache_hint.v4.u32", "%in", ", %d9");
   load("ld.weak.global.u32", "%in");
+  load("ld.shared::cta.u32", "%tile");
   load("ldu.global.v4.u32", "%in");
   for (const char* space : {".global", ".shared", ""}) {
     const std::string base = std::string(space) == ".shared" ? "%tile" : "%in";
@@ -339,6 +340,7 @@ void add_hints(std::vector<PtxProgram>& list) {
     store(fmt::format("st.global{}.v4.u32", part), "%in");
   store("st.global.L2::cache_hint.v4.u32", "%in", ", %d9");
   store("st.weak.global.u32", "%in");
+  store("st.shared::cta.u32", "%tile");
   for (const char* space : {".global", ".shared", ""}) {
     const std::string base = std::string(space) == ".shared" ? "%tile" : "%in";
     store(fmt::format("st.volatile{}.u32", space), base);
