@@ -53,8 +53,8 @@ struct AddressRow {
   bool narrow = false;
   int64_t offset = 0;
 };
-AddressRow address_row(const Instruction& i) {
-  return {.row = i.rows[0], .narrow = i.narrow_address, .offset = i.offset};
+AddressRow address_row(const Instruction& i, size_t index = 0) {
+  return {.row = i.rows[index], .narrow = i.narrow_address, .offset = i.offset};
 }
 
 template <class Body>
@@ -1038,7 +1038,7 @@ bool bind_copy(Binder& binder) {
 // --- ldmatrix
 
 // Lane 8 m + r has the address of row r of matrix m. Lane l gets the elements 2 (l % 4) and
-// 2 (l % 4) + 1 of row l / 4; of column l / 4 with .trans.
+// 2 (l % 4) + 1 of row l / 4; of column l / 4 with .trans. Rows: members, address, targets.
 template <int matrices, bool transposed>
 void load_matrix(Warp& warp, const Instruction& i, uint32_t mask) {
   constexpr int kRowBytes = 16;
@@ -1049,7 +1049,7 @@ void load_matrix(Warp& warp, const Instruction& i, uint32_t mask) {
   }
   constexpr uint32_t kAddressed = matrices == 4 ? kAllLanes : (uint32_t{1} << (8 * matrices)) - 1;
   Places places;
-  const uint32_t here = locate(warp, address_row(i), i.space, kAddressed, kRowBytes, places);
+  const uint32_t here = locate(warp, address_row(i, 1), i.space, kAddressed, kRowBytes, places);
   if (places.space != Space::shared || here != kAddressed)
     throw Fault("ldmatrix reads an address that is not in shared memory", places.first);
   if (warp.cta->checker != nullptr) check_reads(warp, i, places, kAddressed, kRowBytes);
@@ -1059,7 +1059,7 @@ void load_matrix(Warp& warp, const Instruction& i, uint32_t mask) {
       std::memcpy(&value, places.of(8 * m + row, kRowBytes) + 2 * column, sizeof value);
       return value;
     };
-    auto* const target = warp.row<uint32_t>(i.rows[m + 1]);
+    auto* const target = warp.row<uint32_t>(i.rows[m + 2]);
     for (int l = 0; l < kLanes; ++l) {
       const int major = l / 4;
       const int minor = l % 4 * 2;
@@ -1072,8 +1072,8 @@ void load_matrix(Warp& warp, const Instruction& i, uint32_t mask) {
 
 bool bind_load_matrix(Binder& binder) {
   Instruction& i = binder.instruction();
-  if (!binder.take("sync") || !binder.take("aligned") || !binder.take("m8n8") ||
-      !binder.take("b16"))
+  bind_whole_warp(binder);
+  if (!binder.take("m8n8") || !binder.take("b16"))
     binder.unsupported("expected ldmatrix.sync.aligned.m8n8 of .b16");
   const int matrices = binder.take("x1") ? 1 : binder.take("x2") ? 2 : binder.take("x4") ? 4 : 0;
   if (matrices == 0) binder.unsupported("expected .x1, .x2 or .x4");
