@@ -1089,7 +1089,7 @@ void on_warp_sync(Warp& warp, uint32_t lanes) { warp.cta->checker->warp_sync(war
 void on_barrier(Cta& cta, uint32_t id, const std::vector<BarrierGroup>& parties) {
   cta.checker->barrier(id, parties);
 }
-void on_barrier_arrive(Cta& cta, uint32_t id, Warp& warp, uint32_t) {
+void on_barrier_arrive(Cta& cta, uint32_t id, Warp& warp) {
   cta.checker->barrier_arrive(id, warp);
 }
 

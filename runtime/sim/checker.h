@@ -180,7 +180,6 @@ class CtaChecker {
   ~CtaChecker();
   CtaChecker(const CtaChecker&) = delete;
   CtaChecker& operator=(const CtaChecker&) = delete;
-  void end_of_cta() {}  // a cp.async that nobody waits for is legal
 
   // Before the access, which has passed the checks of bounds and alignment. `values` is what will
   // be written, lane after lane, or nullptr: a write of what is there already is no race between
@@ -256,6 +255,6 @@ class CtaChecker {
 // For the executor; only with Cta::checker.
 void on_warp_sync(Warp& warp, uint32_t lanes);
 void on_barrier(Cta& cta, uint32_t id, const std::vector<BarrierGroup>& parties);
-void on_barrier_arrive(Cta& cta, uint32_t id, Warp& warp, uint32_t lanes);
+void on_barrier_arrive(Cta& cta, uint32_t id, Warp& warp);
 
 }  // namespace kiln::runtime::sim

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "runtime/sim/checker.h"
 
@@ -51,6 +52,8 @@ class WarpRunner {
   bool rendezvous(Group& group, const Instruction& i, uint32_t mask);
   void release_rendezvous();
   void arrive(Group& group, const Instruction& i, uint32_t mask);
+  void enter_barrier(uint32_t id);
+  void count_arrival(Barrier& barrier, uint32_t id, const Group& group);
   const uint32_t* members(const Instruction& i) const { return warp_.row<uint32_t>(i.rows[0]); }
 
   Cta& cta_;
@@ -178,8 +181,12 @@ void WarpRunner::exit_lanes(Group& group, uint32_t mask) {
   cta_.live_threads -= static_cast<uint32_t>(std::popcount(mask));
   add_ready(warp_.groups, group.pc + 1, group.mask & ~mask);
   if (mask == 0) return;
+  if (warp_.live == 0) --cta_.live_warps;
   release_rendezvous();
-  for (uint32_t id = 0; id < cta_.barriers.size(); ++id) open_barrier(cta_, id);
+  for (uint32_t id = 0; id < cta_.barriers.size(); ++id) {
+    enter_barrier(id);
+    open_barrier(cta_, id);
+  }
 }
 
 // Whether the group goes on at once. If not, its lanes wait for others, or some were let go.
@@ -270,31 +277,71 @@ void WarpRunner::arrive(Group& group, const Instruction& i, uint32_t mask) {
                             count),
                 first);
   }
+  add_ready(warp_.groups, group.pc + 1, group.mask & ~mask);
+  // Lanes that came apart long before come one after the other: at one pc they are one group.
+  const auto same = [&](const Group& other) {
+    return other.state == Group::State::entering && other.barrier == id && other.pc == group.pc;
+  };
+  const auto mates = std::find_if(warp_.groups.begin(), warp_.groups.end(), same);
+  if (mates != warp_.groups.end()) {
+    mates->mask |= mask;
+  } else {
+    warp_.groups.push_back({.pc = group.pc,
+                            .mask = mask,
+                            .state = Group::State::entering,
+                            .barrier = static_cast<uint8_t>(id)});
+  }
+  enter_barrier(id);
+  open_barrier(cta_, id);
+}
+
+// Counts the warp once all its live lanes have come. Those of bar.arrive then go on.
+void WarpRunner::enter_barrier(uint32_t id) {
+  const auto enters = [id](const Group& group) {
+    return group.state == Group::State::entering && group.barrier == id;
+  };
+  uint32_t here = 0;
+  for (const Group& group : warp_.groups) here |= enters(group) ? group.mask : 0;
+  if (here == 0 || (warp_.live & ~here) != 0) return;
   Barrier& barrier = cta_.barriers[id];
-  if (barrier.arrived == 0) {
+  std::vector<Group> freed;
+  for (Group& group : warp_.groups) {
+    if (!enters(group)) continue;
+    count_arrival(barrier, id, group);
+    group.state = Group::State::at_barrier;
+    if (static_cast<BarrierKind>(code_[group.pc].mode) == BarrierKind::arrive)
+      freed.push_back(std::exchange(group, {}));
+  }
+  barrier.arrived += kLanes;
+  if (freed.empty()) return;
+  if (cta_.checker != nullptr) on_barrier_arrive(cta_, id, warp_);
+  std::erase_if(warp_.groups, [](const Group& group) { return group.mask == 0; });
+  for (const Group& group : freed) add_ready(warp_.groups, group.pc + 1, group.mask);
+}
+
+void WarpRunner::count_arrival(Barrier& barrier, uint32_t id, const Group& group) {
+  const Instruction& i = code_[group.pc];
+  const int first = std::countr_zero(group.mask);
+  const uint32_t count = warp_.row<uint32_t>(i.rows[1])[first];
+  const auto kind = static_cast<BarrierKind>(i.mode);
+  if (barrier.lanes == 0) {
     barrier.expected = count;
-    barrier.ones = 0;
+    barrier.kind = kind;
   } else if (barrier.expected != count) {
     throw Fault(fmt::format("barrier {} is waited for with {} threads and with {}", id,
                             barrier.expected, count),
                 first);
   }
-  barrier.arrived += static_cast<uint32_t>(std::popcount(mask));
-  const auto kind = static_cast<BarrierKind>(i.mode);
-  if (kind >= BarrierKind::popc)
-    barrier.ones += static_cast<uint32_t>(std::popcount(mask & warp_.value(i.rows[3])));
-  add_ready(warp_.groups, group.pc + 1, group.mask & ~mask);
-  if (kind == BarrierKind::arrive) {
-    add_ready(warp_.groups, group.pc + 1, mask);
-    barrier.came_by += static_cast<uint32_t>(std::popcount(mask));
-    if (cta_.checker != nullptr) on_barrier_arrive(cta_, id, warp_, mask);
-  } else {
-    warp_.groups.push_back({.pc = group.pc,
-                            .mask = mask,
-                            .state = Group::State::at_barrier,
-                            .barrier = static_cast<uint8_t>(id)});
+  const bool reduces = kind >= BarrierKind::popc || barrier.kind >= BarrierKind::popc;
+  if (reduces && kind != barrier.kind) {
+    throw Fault(fmt::format("barrier {} is used by a reduction and by something else at the same "
+                            "time, which PTX leaves undefined",
+                            id),
+                first);
   }
-  open_barrier(cta_, id);
+  barrier.lanes += static_cast<uint32_t>(std::popcount(group.mask));
+  if (reduces)
+    barrier.ones += static_cast<uint32_t>(std::popcount(group.mask & warp_.value(i.rows[3])));
 }
 
 // --- barriers
@@ -310,7 +357,7 @@ void write_reduction(Warp& warp, const Instruction& i, uint32_t mask, const Barr
     case BarrierKind::all:
     case BarrierKind::any: {
       const bool all = static_cast<BarrierKind>(i.mode) == BarrierKind::all;
-      const bool holds = all ? barrier.ones == barrier.arrived : barrier.ones != 0;
+      const bool holds = all ? barrier.ones == barrier.lanes : barrier.ones != 0;
       uint32_t& target = warp.predicate(i.rows[2]);
       target = holds ? target | mask : target & ~mask;
     }
@@ -321,7 +368,7 @@ void write_reduction(Warp& warp, const Instruction& i, uint32_t mask, const Barr
 void open_barrier(Cta& cta, uint32_t id) {
   Barrier& barrier = cta.barriers[id];
   if (barrier.arrived == 0) return;
-  const uint32_t expected = barrier.expected != 0 ? barrier.expected : cta.live_threads;
+  const uint32_t expected = barrier.expected != 0 ? barrier.expected : cta.live_warps * kLanes;
   if (barrier.arrived < expected) return;
   const auto waits = [id](const Group& group) {
     return group.state == Group::State::at_barrier && group.barrier == id;
@@ -391,6 +438,7 @@ CtaRun::CtaRun(Launch& launch, uint64_t flat_index, std::unique_ptr<Storage> sto
   const auto threads = static_cast<uint32_t>(launch.block.count());
   const size_t warps = (threads + kLanes - 1) / kLanes;
   cta_.live_threads = threads;
+  cta_.live_warps = static_cast<uint32_t>(warps);
   cta_.warps.resize(warps);
   cta_.shared = std::move(storage_->shared);
   // What is left of another CTA must not look like a result: every CTA finds the same.
@@ -473,7 +521,6 @@ CtaRun::End CtaRun::run(Clock::time_point deadline) {
     }
     if (instructions() - begin > kCtaSlice) return End::slice_used;
   }
-  if (checker_ != nullptr) checker_->end_of_cta();
   return End::done;
 }
 

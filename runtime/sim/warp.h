@@ -87,7 +87,12 @@ struct Launch {
 };
 
 struct Group {
-  enum class State : uint8_t { ready, at_rendezvous, at_barrier };
+  enum class State : uint8_t {
+    ready,
+    at_rendezvous,
+    entering,   // a barrier, which waits for the other lanes of the warp
+    at_barrier  // with its warp, and waits for other warps
+  };
   uint32_t pc = 0;
   uint32_t mask = 0;
   State state = State::ready;
@@ -117,11 +122,14 @@ class Warp {
   std::byte* local = nullptr;  // local_bytes a lane
 };
 
+// Counts whole warps: a warp arrives once all its lanes that have not exited are there, and counts
+// as 32 threads however many these are.
 struct Barrier {
-  uint32_t arrived = 0;   // threads
-  uint32_t expected = 0;  // 0: all threads of the CTA
-  uint32_t came_by = 0;   // of the arrived, those that did not wait
-  uint32_t ones = 0;      // of bar.red
+  uint32_t arrived = 0;                  // threads
+  uint32_t expected = 0;                 // 0: all warps of the CTA that have not exited
+  BarrierKind kind = BarrierKind::sync;  // of the first arrival
+  uint32_t lanes = 0;                    // that arrived
+  uint32_t ones = 0;                     // of these, those whose predicate of bar.red holds
 };
 
 // Lanes that a barrier lets go.
@@ -140,6 +148,7 @@ class Cta {
   std::vector<std::byte> shared;
   std::array<Barrier, 16> barriers;
   uint32_t live_threads = 0;
+  uint32_t live_warps = 0;
   CtaChecker* checker = nullptr;
 };
 
