@@ -25,6 +25,7 @@ class MemoryTest : public testing::Test {
     std::vector<Report> reports;
     uint64_t found = 0;
     uint64_t instructions = 0;
+    std::string summary;
 
     bool is_clean() const { return fault.empty() && found == 0; }
     std::string text() const {
@@ -96,6 +97,7 @@ class MemoryTest : public testing::Test {
     if (checker != nullptr) {
       outcome.reports = checker->reports();
       outcome.found = checker->found();
+      outcome.summary = checker->summary();
     }
     return outcome;
   }
