@@ -460,6 +460,8 @@ CtaRun::CtaRun(Launch& launch, uint64_t flat_index, std::unique_ptr<Storage> sto
                   const_cast<std::byte*>(program.constants.data()),
                   storage_->specials.data() + w * kSpecialBytes};
     fill_specials(warp, warp.banks[2]);
+    for (const Program::UnsetRegister& unset : program.unset)
+      std::fill_n(warp.banks[0] + unset.offset, unset.bytes, kUnwritten);
   }
   if (launch.checker != nullptr) {
     checker_ = std::make_unique<CtaChecker>(*launch.checker, cta_);
