@@ -7,10 +7,12 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "runtime/sim/checker.h"
+#include "runtime/sim/numbers.h"
 
 namespace kiln::runtime::sim {
 namespace {
@@ -597,10 +599,16 @@ class GridRun {
                                             : std::max(1u, std::thread::hardware_concurrency());
     // A thread is worth its start only with a few CTAs to run.
     threads = static_cast<unsigned>(std::min<uint64_t>(threads, (ctas + 3) / 4));
-    std::vector<std::thread> helpers;
-    for (unsigned t = 1; t < threads; ++t) helpers.emplace_back([this] { work(); });
-    work();
-    for (std::thread& helper : helpers) helper.join();
+    {
+      std::vector<std::jthread> helpers;
+      helpers.reserve(threads);
+      try {
+        for (unsigned t = 1; t < threads; ++t) helpers.emplace_back([this] { work(); });
+      } catch (const std::system_error&) {
+        // The host has no more threads: those that did start do the work.
+      }
+      work();
+    }
     return std::move(result_);
   }
 
@@ -647,23 +655,50 @@ class GridRun {
     changed_.notify_all();
   }
 
-  void work() {
-    while (std::unique_ptr<CtaRun> cta = take()) {
-      std::string fault;
-      try {
-        if (cta->run(deadline_) == CtaRun::End::slice_used) {
-          const std::lock_guard lock(mutex_);
-          aside_.push_back(std::move(cta));
-          changed_.notify_all();
-          continue;
-        }
-      } catch (const Fault& what) {
-        fault = cta->describe(what, options_.source_line);
-      }
-      finish(*cta, std::move(fault));
+  // Nothing may leave it: it is all that a host thread does. The host's own rounding and flushing
+  // would change results.
+  void work() noexcept {
+    const FloatMode mode({});
+    try {
+      while (std::unique_ptr<CtaRun> cta = take()) run_one(std::move(cta));
+    } catch (const std::exception& error) {
+      stop(error.what());
+    } catch (...) {
+      stop("an unknown exception");
     }
     const std::lock_guard lock(mutex_);
     changed_.notify_all();
+  }
+
+  void run_one(std::unique_ptr<CtaRun> cta) {
+    std::string fault;
+    try {
+      if (cta->run(deadline_) == CtaRun::End::slice_used) {
+        const std::lock_guard lock(mutex_);
+        aside_.push_back(std::move(cta));
+        changed_.notify_all();
+        return;
+      }
+    } catch (const Fault& what) {
+      fault = cta->describe(what, options_.source_line);
+    } catch (const std::exception& error) {
+      fault = cta->describe(Fault(fmt::format("the simulator failed: {}", error.what())),
+                            options_.source_line);
+    }
+    finish(*cta, std::move(fault));
+  }
+
+  // After what is no fault of the kernel, such as memory that the host does not have.
+  void stop(const char* why) noexcept {
+    launch_.stop.store(true);
+    const std::lock_guard lock(mutex_);
+    if (!result_.fault.empty()) return;
+    try {
+      result_.fault =
+          fmt::format("{}: the simulator could not run it: {}", launch_.program->entry, why);
+    } catch (...) {
+      result_.fault = "out of memory";  // short enough to need none
+    }
   }
 
   Launch& launch_;
