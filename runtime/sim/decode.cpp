@@ -420,6 +420,11 @@ bool Decoder::control_flow(const Statement& statement, int depth) {
     } else {
       building_.flow = Flow::exit;
     }
+  } else if (name == "nanosleep") {
+    take("u32");
+    require_operands(1, 1);
+    source(operand(0), Type::u32);
+    building_.flow = Flow::pause;
   } else if ((name == "bar" || name == "barrier") && statement.name.size() > 1 &&
              statement.name[1] != "warp") {
     barrier();

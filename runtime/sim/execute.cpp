@@ -19,10 +19,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kWarpSlice = 20'000;    // instructions before the next warp has its turn
-constexpr uint64_t kGroupSlice = 2'000;    // before the other lanes of the warp have theirs
-constexpr std::byte kUnwritten{0xcd};      // shared and local memory before the first write
-constexpr uint64_t kCtaSlice = 4'000'000;  // before other CTAs may be what it waits for
+constexpr uint64_t kWarpSlice = 20'000;      // instructions before the next warp has its turn
+constexpr uint64_t kGroupSlice = 2'000;      // before the other lanes of the warp have theirs
+constexpr std::byte kUnwritten{0xcd};        // memory and registers before the first write
+constexpr uint64_t kCtaSlice = 4'000'000;    // before other CTAs may be what it waits for
+constexpr uint64_t kMostPatience = 1 << 17;  // idle polls before the same
 
 // --- one warp
 
@@ -47,7 +48,7 @@ class WarpRunner {
 
  private:
   size_t pick() const;
-  void run_group(size_t index, uint64_t slice);
+  void run_group(size_t index);
   void branch(Group& group, uint32_t taken, uint32_t target);
   void branch_index(Group& group, const Instruction& i, uint32_t mask);
   void exit_lanes(Group& group, uint32_t mask);
@@ -84,20 +85,22 @@ size_t WarpRunner::pick() const {
 
 bool WarpRunner::run(uint64_t slice) {
   const uint64_t begin = warp_.instructions;
+  size_t pauses = 0;  // of groups, one after the other
   while (warp_.instructions - begin < slice) {
     const size_t index = pick();
     if (index == SIZE_MAX) break;
-    const bool alone = warp_.groups.size() == 1;
-    const uint64_t before = warp_.instructions;
-    const uint64_t part = alone ? slice - (before - begin) : kGroupSlice;
-    run_group(index, part);
-    rotates_ = !alone && warp_.instructions - before >= part;
+    const size_t groups = warp_.groups.size();
+    warp_.slice_end = groups == 1 ? begin + slice : warp_.instructions + kGroupSlice;
+    run_group(index);
+    rotates_ = groups != 1 && warp_.instructions >= warp_.slice_end;
+    pauses = std::exchange(warp_.pauses, false) ? pauses + 1 : 0;
+    if (pauses >= groups) break;
   }
   return warp_.instructions != begin;
 }
 
 // Runs one group until it comes apart, ends, waits, reaches the pc of another or used its slice.
-void WarpRunner::run_group(size_t index, uint64_t slice) {
+void WarpRunner::run_group(size_t index) {
   Group group = warp_.groups[index];
   warp_.groups.erase(warp_.groups.begin() + static_cast<std::ptrdiff_t>(index));
   uint32_t meeting = UINT32_MAX;  // the next pc where others wait to be joined
@@ -105,7 +108,6 @@ void WarpRunner::run_group(size_t index, uint64_t slice) {
     if (other.state == Group::State::ready && other.pc >= group.pc)
       meeting = std::min(meeting, other.pc);
   }
-  const uint64_t end = warp_.instructions + slice;
   last_pc_ = group.pc;
   while (true) {
     const Instruction& i = code_[group.pc];
@@ -151,8 +153,14 @@ void WarpRunner::run_group(size_t index, uint64_t slice) {
         }
         arrive(group, i, mask);
         return;
+      case Flow::pause:
+        ++group.pc;
+        if (mask == 0) break;
+        cta_.idle_polls += kIdlePollsOfSleep;
+        warp_.pause();
+        break;
     }
-    if (group.pc >= meeting || warp_.instructions >= end) {
+    if (group.pc >= meeting || warp_.instructions >= warp_.slice_end) {
       last_pc_ = group.pc;
       add_ready(warp_.groups, group.pc, group.mask);
       return;
@@ -524,6 +532,12 @@ CtaRun::End CtaRun::run(Clock::time_point deadline) {
       throw Fault("the launch did not end in time; this thread was still running");
     }
     if (instructions() - begin > kCtaSlice) return End::slice_used;
+    if (cta_.idle_polls >= cta_.patience) {
+      // Longer each time, so that a wait for what another host thread runs is no ping-pong.
+      cta_.patience = std::min(2 * cta_.patience, kMostPatience);
+      cta_.idle_polls = 0;
+      return End::slice_used;
+    }
   }
   return End::done;
 }
@@ -718,6 +732,29 @@ class GridRun {
 ExecuteResult execute(Launch& launch, const ExecuteOptions& options) {
   if (launch.grid.count() == 0) return {};
   return GridRun(launch, options).run();
+}
+
+void note_progress(Warp& warp, Space space) {
+  warp.idle_polls = 0;
+  if (space == Space::shared) return;
+  warp.cta->idle_polls = 0;
+  warp.cta->patience = kIdlePollsOfTurn;
+}
+
+void note_poll(Warp& warp, const Instruction& instruction, uint32_t mask, Space space,
+               uint64_t found) {
+  const uint64_t key = static_cast<uint64_t>(instruction.statement) << 32 | mask;
+  constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
+  Warp::Poll& poll = warp.polls[key * kGolden >> 61];
+  if (poll.key != key) {
+    poll = {.key = key, .found = found};
+  } else if (poll.found != found) {
+    poll.found = found;
+    note_progress(warp, space);
+  } else {
+    if (space != Space::shared) ++warp.cta->idle_polls;
+    if (++warp.idle_polls % kIdlePollsOfTurn == 0) warp.pause();
+  }
 }
 
 std::string location_text(const Module& module, const Statement& statement) {

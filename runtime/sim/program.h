@@ -38,6 +38,7 @@ enum class Flow : uint8_t {
   exit,
   barrier,     // rows: id, thread count, and of a reduction the result and the predicate; mode
   rendezvous,  // rows[0]: member mask; the handler runs once all members are there
+  pause        // others may have their turn
 };
 
 enum class Rounding : uint8_t { nearest, zero, down, up };
