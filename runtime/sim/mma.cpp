@@ -649,15 +649,6 @@ void bind_fragment(Binder& binder, int index, int count, std::string_view elemen
   }
 }
 
-// The lanes wait for each other as for a .sync with all members.
-void bind_whole_warp(Binder& binder) {
-  static const Operand kMembers{.kind = Operand::Kind::immediate, .bits = kAllLanes};
-  if (!binder.take("sync") || !binder.take("aligned"))
-    binder.unsupported("the instruction exists with .sync.aligned only");
-  binder.instruction().flow = Flow::rendezvous;
-  binder.source(kMembers, Type::b32);
-}
-
 void bind_multiply(Binder& binder) {
   if (binder.take("sp") || binder.take("sp::ordered_metadata"))
     binder.unsupported("mma of sparse matrices is not simulated");

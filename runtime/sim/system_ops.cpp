@@ -72,7 +72,6 @@ bool bind_clock(Binder& binder) {
 void trap(Warp&, const Instruction&, uint32_t mask) {
   throw Fault("the kernel executed trap", std::countr_zero(mask));
 }
-void ignore(Warp&, const Instruction&, uint32_t) {}
 
 // A byte of a generic address that the device runtime reads for itself.
 std::byte* reachable(Warp& warp, int lane, uint64_t address, uint64_t bytes) {
@@ -179,11 +178,6 @@ bool bind_system(Binder& binder) {
   }
   if (binder.op() == "trap" || binder.op() == "brkpt") {
     instruction.handler = trap;
-    return true;
-  }
-  if (binder.op() == "nanosleep") {
-    binder.take("u32");
-    instruction.handler = ignore;
     return true;
   }
   return bind_clock(binder);
