@@ -497,7 +497,7 @@ class Parser {
     result.params = parameter_list();
     while (lexer_.peek().text != "{" && lexer_.peek().text != ";") {
       if (lexer_.peek().kind == Token::Kind::end) fail_at(lexer_.peek().line, "a function body");
-      lexer_.next();  // .maxntid 128, 1, 1 and the like
+      launch_bound(result);
     }
     if (!accept(";")) {
       result.has_body = true;
@@ -513,6 +513,36 @@ class Parser {
     } else if (result.has_body) {
       module_.functions[place->second] = std::move(result);
     }
+  }
+
+  // .maxntid 128, 1, 1 and the like; what says nothing about a launch is passed over.
+  void launch_bound(Function& into) {
+    const Token directive = lexer_.next();
+    if (directive.text == ".maxntid") {
+      const std::array<int64_t, 3> most = block_size();
+      into.most_threads = most[0] * most[1] * most[2];
+    } else if (directive.text == ".reqntid") {
+      into.exact_threads = block_size();
+    } else if (directive.text == ".minnctapersm") {
+      into.least_ctas_per_sm = bounded(1, 1024);
+    } else if (directive.text == ".maxnreg") {
+      into.most_registers = bounded(1, 1024);
+    }
+  }
+  std::array<int64_t, 3> block_size() {
+    std::array<int64_t, 3> size = {bounded(1, 1024), 1, 1};
+    if (accept(",")) size[1] = bounded(1, 1024);
+    if (accept(",")) size[2] = bounded(1, 1024);
+    return size;
+  }
+  int64_t bounded(int64_t least, int64_t most) {
+    const int line = lexer_.peek().line;
+    const int64_t value = integer();
+    if (value < least || value > most) {
+      fail(Status::invalid_argument, "PTX line {}: {}, expected {} to {}", line, value, least,
+           most);
+    }
+    return value;
   }
 
   void block() {
