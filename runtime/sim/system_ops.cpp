@@ -16,9 +16,14 @@
 namespace kiln::runtime::sim {
 namespace {
 
+// The time of day as of the first question, and a clock that never goes back from there.
 uint64_t nanoseconds() {
+  using std::chrono::steady_clock;
+  using std::chrono::system_clock;
+  static const auto epoch =
+      system_clock::now().time_since_epoch() - steady_clock::now().time_since_epoch();
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::system_clock::now().time_since_epoch())
+                                   steady_clock::now().time_since_epoch() + epoch)
                                    .count());
 }
 

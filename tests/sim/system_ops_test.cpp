@@ -1,11 +1,29 @@
 // printf and assert of a kernel: what the device runtime does with a format and a buffer that a
 // kernel made, which may be anything.
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <ctime>
 
 #include "jit/base/error.h"
 #include "tests/sim/memory_testing.h"
+
+namespace {
+
+// By how much the time of day goes back with each question of this thread.
+thread_local int64_t step_back_s = 0;
+
+}  // namespace
+
+// In the place of that of libc.
+extern "C" int clock_gettime(clockid_t clock, timespec* time) {
+  static thread_local int64_t lost_s = 0;
+  const auto result = static_cast<int>(syscall(SYS_clock_gettime, clock, time));
+  if (clock == CLOCK_REALTIME) time->tv_sec -= lost_s += step_back_s;
+  return result;
+}
 
 namespace kiln::runtime::sim {
 namespace {
@@ -158,6 +176,25 @@ TEST_F(SystemOpsTest, AssertNamesWhatFailed) {
           {upload_text("x > 0")});
   EXPECT_NE(outcome.fault.find("the assertion \"x > 0\" failed"), std::string::npos)
       << outcome.fault;
+}
+
+TEST_F(SystemOpsTest, TheGlobalTimerIsTheTimeOfDayAndNeverGoesBack) {
+  checks_ = false;
+  block_ = 1;
+  const uint64_t times = upload(std::vector<uint64_t>(3));
+  const std::string body =
+      "mov.u64 %d4, %globaltimer;\nmov.u64 %d5, %globaltimer;\nmov.u64 %d6, %globaltimer;\n"
+      "st.global.u64 [%d0], %d4;\nst.global.u64 [%d0+8], %d5;\nst.global.u64 [%d0+16], %d6;";
+  const auto begin = static_cast<uint64_t>(std::time(nullptr));
+  EXPECT_EQ(run(body, {times}).fault, "");
+  step_back_s = 1000;
+  EXPECT_EQ(run(body, {times}).fault, "");
+  step_back_s = 0;
+  const std::vector<uint64_t> seen = download<uint64_t>(times, 3);
+  EXPECT_LE(seen[0], seen[1]);
+  EXPECT_LE(seen[1], seen[2]);
+  EXPECT_GE(seen[0] / 1'000'000'000 + 60, begin);
+  EXPECT_LE(seen[0] / 1'000'000'000, begin + 600);
 }
 
 }  // namespace
