@@ -141,6 +141,21 @@ void add_readers(int32_t* first, int32_t* second, int count, int32_t base, const
   for (; i < count; ++i) add_reader<int32_t>(first[i], second[i], base + pattern[i], floor);
 }
 
+// Marks are 0 or odd.
+bool all_written(const uint8_t* marks, uint64_t count) {
+  constexpr uint64_t kOdd = 0x0101010101010101;
+  uint64_t common = kOdd;
+  uint64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    uint64_t eight;
+    std::memcpy(&eight, marks + i, sizeof eight);
+    common &= eight;
+  }
+  uint8_t rest = 1;
+  for (; i < count; ++i) rest &= marks[i];
+  return common == kOdd && rest == 1;
+}
+
 bool all_equal(const uint8_t* bytes, uint64_t count, uint8_t value) {
   const uint64_t wanted = 0x0101010101010101 * value;
   uint64_t wrong = 0;
@@ -167,8 +182,14 @@ bool all_written_atomically(const uint8_t* written, uint64_t count) {
   }
   return true;
 }
-void mark_atomically(uint8_t* written, uint64_t count) {
-  for (uint64_t i = 0; i < count; ++i) __atomic_store_n(written + i, uint8_t{1}, __ATOMIC_RELAXED);
+bool all_equal_atomically(const uint8_t* written, uint64_t count, uint8_t value) {
+  for (uint64_t i = 0; i < count; ++i) {
+    if (__atomic_load_n(written + i, __ATOMIC_RELAXED) != value) return false;
+  }
+  return true;
+}
+void mark_atomically(uint8_t* written, uint64_t count, uint8_t value) {
+  for (uint64_t i = 0; i < count; ++i) __atomic_store_n(written + i, value, __ATOMIC_RELAXED);
 }
 
 // Returns whether `into` changed.
@@ -427,24 +448,28 @@ std::optional<uint64_t> Checker::row_offset(const Field& field, size_t dim, uint
 Checker::Extent Checker::find_extent(uint64_t address, uint64_t bytes, AccessKind kind,
                                      Report::Kind& wrong) const {
   wrong = Report::Kind::outside;
-  if (fields_.empty()) {
+  if (subject_.bounds == Bounds::everything) {
     const Allocation allocation = arena_.find(address);
     return {.begin = allocation.begin, .end = allocation.begin + allocation.bytes};
   }
+  Extent output;
   for (const Field& field : fields_) {
     if (address < field.begin || address >= field.end) continue;
     const auto offset = row_offset(field, 0, address - field.begin, bytes);
     if (!offset) continue;
     if (kind != AccessKind::read && !field.may_write) {
       wrong = Report::Kind::write_to_input;
-    } else if (kind != AccessKind::write && !field.may_read) {
-      wrong = Report::Kind::read_of_output;
-    } else {
-      const uint64_t begin = address - *offset;
-      return {.begin = begin, .end = begin + field.row_bytes, .is_constant = field.is_constant};
+      continue;
     }
+    const uint64_t begin = address - *offset;
+    const Extent extent{.begin = begin,
+                        .end = begin + field.row_bytes,
+                        .is_constant = field.is_constant,
+                        .may_read = field.may_read};
+    if (kind == AccessKind::write || field.may_read) return extent;
+    output = extent;  // unless another view permits more
   }
-  return {};
+  return output;
 }
 
 const Checker::Field* Checker::nearest_field(uint64_t address) const {
@@ -621,11 +646,13 @@ void CtaChecker::global(const Warp& warp, const Instruction& instruction, const 
     if (!has_all) {
       report(wrong, warp, instruction, run.first_lane, Space::global, begin, run.bytes, [&] {
         const Checker::Field* const field = checker_.nearest_field(begin);
+        if (field == nullptr) {
+          return fmt::format("{} {} bytes, and the call has no tensor at all", verb(access.kind),
+                             run.bytes);
+        }
         const std::string& name = checker_.subject_.views[field->view].name;
         if (wrong == Report::Kind::write_to_input)
           return fmt::format("{} {} bytes of the input `{}`", verb(access.kind), run.bytes, name);
-        if (wrong == Report::Kind::read_of_output)
-          return fmt::format("{} {} bytes of the output `{}`", verb(access.kind), run.bytes, name);
         return fmt::format("{} {} bytes outside of `{}`", verb(access.kind), run.bytes, name);
       });
       return;
@@ -634,21 +661,23 @@ void CtaChecker::global(const Warp& warp, const Instruction& instruction, const 
   }
   uint8_t* const written = arena_.written(begin);
   const bool is_shared = access.strong || access.kind == AccessKind::atomic;
-  const bool was_written =
-      access.kind == AccessKind::write ||
-      (is_shared ? all_written_atomically(written, bytes) : all_equal(written, bytes, 1));
-  if (!was_written) {
-    const auto first = static_cast<uint64_t>(std::find(written, written + bytes, 0) - written);
-    const auto lane = static_cast<int>(first / static_cast<uint64_t>(run.bytes));
-    report(Report::Kind::uninitialised_global, warp, instruction, run.first_lane + lane,
-           Space::global, begin + first, run.bytes,
-           [&] { return fmt::format("{} global memory that nobody wrote", verb(access.kind)); });
+  const uint8_t call_mark = checker_.subject_.call_mark;
+  if (access.kind != AccessKind::write) {
+    const bool was_written =
+        is_shared ? all_written_atomically(written, bytes) : all_written(written, bytes);
+    const bool may_read =
+        cached.extent.may_read || (is_shared ? all_equal_atomically(written, bytes, call_mark)
+                                             : all_equal(written, bytes, call_mark));
+    if (!may_read || !was_written) {
+      report_unwritten(may_read ? Report::Kind::uninitialised_global : Report::Kind::read_of_output,
+                       warp, instruction, run, access);
+    }
   }
   if (access.kind != AccessKind::read) {
     if (is_shared) {
-      mark_atomically(written, bytes);
+      mark_atomically(written, bytes, call_mark);
     } else {
-      std::memset(written, 1, bytes);
+      std::memset(written, call_mark, bytes);
     }
   }
   if (cached.extent.is_constant) return;
@@ -672,6 +701,30 @@ void CtaChecker::stale_read(const Warp& warp, const Instruction& instruction, co
            });
     return;
   }
+}
+
+// Of global bytes that nobody wrote, or of an output's that this call has not written.
+void CtaChecker::report_unwritten(Report::Kind kind, const Warp& warp,
+                                  const Instruction& instruction, const Run& run, Access access) {
+  const bool is_output = kind == Report::Kind::read_of_output;
+  const uint8_t call_mark = checker_.subject_.call_mark;
+  const uint8_t* const marks = arena_.written(run.address);
+  const auto lane_bytes = static_cast<uint64_t>(run.bytes);
+  uint64_t first = 0;
+  for (; first + 1 < static_cast<uint64_t>(run.lanes) * lane_bytes; ++first) {
+    if (is_output ? marks[first] != call_mark : marks[first] == 0) break;
+  }
+  const uint64_t lane = first / lane_bytes;
+  const uint64_t address = run.address + (is_output ? lane * lane_bytes : first);
+  report(kind, warp, instruction, run.first_lane + static_cast<int>(lane), Space::global, address,
+         run.bytes, [&] {
+           if (!is_output)
+             return fmt::format("{} global memory that nobody wrote", verb(access.kind));
+           const Checker::Field* const field = checker_.nearest_field(address);
+           return fmt::format("{} {} bytes of the output `{}` that this call has not written",
+                              verb(access.kind), run.bytes,
+                              checker_.subject_.views[field->view].name);
+         });
 }
 
 void CtaChecker::forget(uint64_t address, uint64_t bytes) {

@@ -32,29 +32,33 @@
 
 namespace kiln::runtime::sim {
 
-// A tensor that the launch may touch. Module variables need one each as well; without any view all
-// allocations may be read and written.
+// A tensor that the launch may touch. Module variables need one each as well.
 struct View {
   std::string name;
   uint64_t begin = 0;
   int64_t element_bytes = 1;
   std::vector<int64_t> dims;           // outermost first; none: one element
   std::vector<int64_t> strides_bytes;  // of each dim; gaps between rows are outside
-  bool may_read = true;
+  bool may_read = true;  // false: only what the call itself has written, as of outputs
   bool may_write = false;
 };
 
-// What is checked, for the text of reports.
+// What a launch may touch.
+enum class Bounds : uint8_t { views, everything };  // everything: every allocation, as it likes
+
+// What is checked.
 struct Subject {
-  std::string op, kernel, config;
+  std::string op, kernel, config;  // for the text of reports
+  Bounds bounds = Bounds::views;
   std::vector<View> views;
+  uint8_t call_mark = kFirstCallMark;  // of what is written; the launches of one call share it
 };
 
 struct Report {
   enum class Kind : uint8_t {
     outside,         // of every view
     write_to_input,  // of a view that may not be written
-    read_of_output,  // of a view that may not be read
+    read_of_output,  // of a view that may not be read, what the call has not written
     uninitialised_global,
     uninitialised_shared,
     uninitialised_local,
@@ -139,6 +143,7 @@ class Checker {
     uint64_t begin = 1;
     uint64_t end = 0;
     bool is_constant = false;
+    bool may_read = true;
   };
   using Clocks = std::unordered_map<uint32_t, uint32_t>;  // CTA, clock
   // What strong writes to an address released. As long as it is that of one fence, the snapshot is
@@ -228,6 +233,8 @@ class CtaChecker {
     Extent extent;
   };
 
+  void report_unwritten(Report::Kind kind, const Warp& warp, const Instruction& instruction,
+                        const Run& run, Access access);
   void global_races(const Warp& warp, const Instruction& instruction, const Run& run,
                     Access access);
   void stale_read(const Warp& warp, const Instruction& instruction, const Run& run);

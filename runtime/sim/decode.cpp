@@ -12,6 +12,7 @@ namespace kiln::runtime::sim {
 namespace {
 
 constexpr int kDeepestCall = 16;
+constexpr int kMostCalls = 4096;  // inlined ones, each a copy of its function
 
 int64_t align_up(int64_t value, int64_t align) { return (value + align - 1) / align * align; }
 
@@ -85,6 +86,7 @@ class Decoder : public Binder {
   Places module_places_;
   std::map<const Variable*, uint64_t> shared_;  // of the module and of all reachable functions
   bool rewrites_param_ = false;
+  int calls_ = 0;
   Instruction building_;
 };
 
@@ -380,6 +382,9 @@ void Decoder::barrier() {
     unsupported("expected .sync, .arrive, .red or .warp.sync");
   }
   building_.mode = static_cast<uint8_t>(kind);
+  if (kind == BarrierKind::arrive && operand_count() < 2)
+    unsupported("who only arrives has to say how many threads the barrier has");
+  require_operands(first == 1 ? 3 : 1, first == 1 ? 4 : 2);
   const int last = operand_count() - (first == 1 ? 1 : 0);
   source(operand(first), Type::u32);
   if (last - first > 1) {
@@ -447,6 +452,7 @@ void Decoder::call(const Statement& statement, int depth) {
   begin(statement);
   take("uni");
   // (results), function, (arguments) with the lists optional
+  if (statement.operands.empty()) unsupported("it does not say what it calls");
   const Operand* results = nullptr;
   size_t at = 0;
   if (statement.operands[0].kind == Operand::Kind::group) results = &statement.operands[at++];
@@ -470,6 +476,9 @@ void Decoder::call(const Statement& statement, int depth) {
   }
   if (building_.has_guard) unsupported("a call under a guard is not supported");
   if (depth >= kDeepestCall) unsupported("calls are nested too deeply, or recursive");
+  if (++calls_ > kMostCalls)
+    unsupported(
+        fmt::format("the kernel has more than {} calls, each of which becomes a copy", kMostCalls));
   first_row_.pop_back();
   program_->statements.pop_back();
 

@@ -115,8 +115,46 @@ TEST_F(Views, AnInputIsNotWritten) {
 
 TEST_F(Views, AnOutputIsNotRead) {
   views_[0].may_read = false;
-  expect_one(Kind::read_of_output, load(0), {memory_});
+  EXPECT_EQ(expect_one(Kind::read_of_output, load(0), {memory_}).what,
+            "reads 4 bytes of the output `x` that this call has not written");
+  expect_one(Kind::read_of_output, "red.global.add.u32 [%d0+256], 1;\n", {memory_});
+  expect_one(Kind::read_of_output,
+             "st.global.u32 [%d0+256], 1;\n" + "ld.global.u64 %d11, [%d0+256];\n", {memory_});
   expect_clean("st.global.u32 [%d0+260], 1;\n", {memory_});
+}
+
+TEST_F(Views, WhatTheCallItselfWroteOfAnOutputIsRead) {
+  views_[0].may_read = false;
+  block_ = 1;
+  const std::string zero = "st.global.u32 [%d0+256], 0;\n";
+  const std::string add = "red.global.add.u32 [%d0+256], 1;\n";
+  expect_clean(zero + add + add + load(0), {memory_});
+  expect_clean(add + load(0), {memory_});  // the next launch of the same call
+
+  const std::vector<uint32_t> poison{0x5a5a5a5a};
+  arena_.copy_in(memory_ + 256, poison.data(), 4);
+  expect_one(Kind::read_of_output, add, {memory_});
+
+  expect_clean(zero, {memory_});
+  call_mark_ += 2;  // the next call finds what is left of the last one
+  expect_one(Kind::read_of_output, load(0), {memory_});
+  expect_clean(zero + load(0), {memory_});
+}
+
+TEST_F(Views, AnotherViewMayPermitWhatAnOutputDoesNot) {
+  views_[0].may_read = false;
+  views_.push_back({.name = "y",
+                    .begin = memory_ + 256,
+                    .element_bytes = 4,
+                    .dims = {3, 5},
+                    .strides_bytes = {32, 4}});
+  expect_clean(load(0), {memory_});
+}
+
+TEST_F(Views, WithoutATensorNothingMayBeTouched) {
+  const Checker none(arena_, Launch{}, Subject{.op = "op"});
+  views_ = {{.name = "x", .begin = 0, .dims = {0}, .strides_bytes = {1}}};
+  expect_one(Kind::outside, load(0), {memory_});
 }
 
 TEST_F(Views, ReadOnlyAndWritableViewsMayOverlap) {

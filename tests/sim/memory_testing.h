@@ -85,8 +85,13 @@ class MemoryTest : public testing::Test {
     launch.arena = &arena_;
     std::unique_ptr<Checker> checker;
     if (checks_) {
-      checker = std::make_unique<Checker>(arena_, launch,
-                                          Subject{.op = "op", .config = "{}", .views = views_});
+      checker = std::make_unique<Checker>(
+          arena_, launch,
+          Subject{.op = "op",
+                  .config = "{}",
+                  .bounds = views_.empty() ? Bounds::everything : Bounds::views,
+                  .views = views_,
+                  .call_mark = call_mark_});
       launch.checker = checker.get();
     }
     Outcome outcome;
@@ -111,7 +116,8 @@ class MemoryTest : public testing::Test {
   uint32_t grid_ = 1;
   uint32_t block_ = 32;
   int64_t dynamic_shared_bytes_ = 0;
-  std::vector<View> views_;
+  std::vector<View> views_;  // none: everything may be touched
+  uint8_t call_mark_ = kFirstCallMark;
 };
 
 }  // namespace kiln::runtime::sim
