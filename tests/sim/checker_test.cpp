@@ -118,8 +118,8 @@ TEST_F(Views, AnOutputIsNotRead) {
   EXPECT_EQ(expect_one(Kind::read_of_output, load(0), {memory_}).what,
             "reads 4 bytes of the output `x` that this call has not written");
   expect_one(Kind::read_of_output, "red.global.add.u32 [%d0+256], 1;\n", {memory_});
-  expect_one(Kind::read_of_output,
-             "st.global.u32 [%d0+256], 1;\n" + "ld.global.u64 %d11, [%d0+256];\n", {memory_});
+  expect_one(Kind::read_of_output, "st.global.u32 [%d0+256], 1;\nld.global.u64 %d11, [%d0+256];\n",
+             {memory_});
   expect_clean("st.global.u32 [%d0+260], 1;\n", {memory_});
 }
 
