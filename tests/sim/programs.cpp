@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "jit/base/hash.h"
+#include "templates/abi.h"
 #include "tests/sim/instructions.h"
 
 namespace kiln::runtime::sim {
@@ -17,7 +18,8 @@ namespace {
 constexpr int kInputBytes = 4096;  // and as many of shared memory
 constexpr int kCounterBytes = 64;  // of the input behind those: only atomics go there
 constexpr int kTableBytes = 1024;  // of constants, of local memory and of the parameters
-constexpr int kParamBytes = kTableBytes + 16;
+constexpr int kHeadBytes = 48;     // of the argument struct, in front of its table
+constexpr int kParamBytes = kHeadBytes + kTableBytes;
 constexpr int kOutBytes = 768;  // of a thread
 constexpr uint8_t kUntouched = 0xa5;
 
@@ -133,7 +135,7 @@ void base_address(Body& body, const Place& place) {
     case Place::Base::param:
       body.line("mov.u64 %d0, p;");
       if (generic) body.line("cvta.param.u64 %d0, %d0;");
-      body.line("add.u64 %d0, %d0, 16;");
+      body.line("add.u64 %d0, %d0, {};", kHeadBytes);
       return;
     case Place::Base::mixed:  // odd lanes in shared memory
       body.line("mov.u64 %d0, tile;").line("cvta.shared.u64 %d0, %d0;");
@@ -969,8 +971,8 @@ std::string program_ptx(const PtxProgram& program) {
   .reg .b16 %h<32>;
   .reg .b32 %r<64>, %thread, %lane, %cta, %threads, %tile32, %at;
   .reg .b64 %d<64>, %out, %in, %tile, %gtile, %shared_out, %a, %b, %v, %w;
-  ld.param.u64 %out, [p];
-  ld.param.u64 %in, [p+8];
+  ld.param.u64 %out, [p+8];
+  ld.param.u64 %in, [p+16];
   mov.u32 %thread, %tid.x;
   mov.u32 %lane, %laneid;
   mov.u32 %cta, %ctaid.x;
@@ -1030,10 +1032,27 @@ std::string program_place(const PtxProgram& program, size_t offset) {
   return fmt::format("byte {} of the input", offset - shared);
 }
 
+// The argument struct of the programs: what they write, what they read, and a table.
+const templates::Op& program_op() {
+  static const templates::Op op = [] {
+    templates::Op made{.name = "program"};
+    made.sizes = {templates::dynamic("O", "out_bytes", "bytes of out"),
+                  templates::dynamic("I", "in_bytes", "bytes of in")};
+    const int others = kParamBytes / templates::kFieldBytes - 5;
+    for (int i = 0; i < others; ++i) {
+      const std::string name = fmt::format("word{}", i);
+      made.sizes.push_back(templates::dynamic(name, name, "of the table"));
+    }
+    made.args = {templates::out("out", templates::DType::u8, "O", "results"),
+                 templates::in("in", templates::DType::u8, "I", "operands")};
+    for (templates::Arg& arg : made.args) arg.kind = templates::ArgKind::inout;
+    return made;
+  }();
+  return op;
+}
+
 std::vector<std::byte> run_program(Device& device, const PtxProgram& program,
                                    ProgramChecks checks) {
-  // A subject without arguments: what is allocated may be read and written.
-  static const templates::Op kNoOp{.name = "program"};
   jit::Binary binary;
   binary.kind = jit::BinaryKind::ptx;
   binary.arch = "compute_80";
@@ -1041,7 +1060,7 @@ std::vector<std::byte> run_program(Device& device, const PtxProgram& program,
   binary.image = program_ptx(program);
   const auto threads = static_cast<int>(program.threads);
   const LoadedKernel kernel = device.load(binary, threads, 0);
-  if (checks == ProgramChecks::on) device.describe(kernel, {&kNoOp, {}, program.name});
+  if (checks == ProgramChecks::on) device.describe(kernel, {&program_op(), {}, program.name});
 
   const std::vector<std::byte> input = input_of(program);
   const size_t out_bytes = words_bytes(program) + size_t{program.ctas} * kInputBytes;
@@ -1052,9 +1071,9 @@ std::vector<std::byte> run_program(Device& device, const PtxProgram& program,
   device.copy_to_device(out.get(), result.data(), static_cast<int64_t>(out_bytes));
 
   alignas(16) std::array<std::byte, kParamBytes> params{};
-  const uint64_t addresses[] = {out.get(), in.get()};
-  std::memcpy(params.data(), addresses, sizeof addresses);
-  for (size_t i = sizeof addresses; i < params.size(); ++i)
+  const uint64_t head[kHeadBytes / 8] = {kParamBytes, out.get(), in.get(), out_bytes, input.size()};
+  std::memcpy(params.data(), head, sizeof head);
+  for (size_t i = sizeof head; i < params.size(); ++i)
     params[i] = static_cast<std::byte>(draw(7000 + i));
   const Stream stream = device.create_stream();
   const LaunchResult launched = device.launch(kernel, {.x = program.ctas}, params.data(), stream);
