@@ -695,6 +695,9 @@ struct Add {
       if (space != Space::global) return canonical(old + b);
       return canonical(flushed(flushed(old) + flushed(b)));
     } else if constexpr (std::is_same_v<T, double>) {
+      // There a NaN goes through as it is; elsewhere it is quieted.
+      if (space == Space::global && std::isnan(b)) return b;
+      if (space == Space::global && std::isnan(old)) return old;
       return canonical(old + b, old, b);
     } else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, Brain>) {
       return narrow<T>(widen(old) + widen(b));

@@ -5,9 +5,27 @@
 #include <immintrin.h>
 #endif
 
+#include <atomic>
+#include <cstdlib>
+#include <new>
 #include <string>
 
 #include "tests/sim/memory_testing.h"
+
+namespace {
+
+// What one allocation may ask for.
+std::atomic<size_t> most_bytes_at_once{SIZE_MAX};
+
+}  // namespace
+
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  if (bytes > most_bytes_at_once) throw std::bad_alloc();
+  if (void* const memory = std::malloc(bytes != 0 ? bytes : 1)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace kiln::runtime::sim {
 namespace {
@@ -293,12 +311,14 @@ TEST_F(ExecuteTest, TheWatchdogEndsALoopWithoutEnd) {
 }
 
 TEST_F(ExecuteTest, MemoryThatTheHostDoesNotHaveEndsTheLaunchAndNotTheHost) {
-  const std::string body =
-      ".local .align 8 .b8 own[288230376151711744];\nst.local.u32 [own], %r0;\n";
-  expect_fault(body, "kernel: the simulator could not run it");
-  host_threads_ = 4;
-  grid_ = 64;
-  expect_fault(body, "kernel: the simulator could not run it");
+  const std::string body = ".local .align 8 .b8 own[524288];\nst.local.u32 [own], %r0;\n";
+  for (const int host_threads : {1, 4}) {
+    host_threads_ = host_threads;
+    grid_ = 64;
+    most_bytes_at_once = 1 << 19;  // local memory of a CTA is more
+    expect_fault(body, "kernel: the simulator could not run it");
+    most_bytes_at_once = SIZE_MAX;
+  }
 }
 
 #if defined(__x86_64__)
