@@ -179,6 +179,14 @@ void Binder::scratch() {
   add_row(Operand{.kind = Operand::Kind::immediate}, Type::b64, {.reads = true});
 }
 
+void bind_whole_warp(Binder& binder) {
+  static const Operand kMembers{.kind = Operand::Kind::immediate, .bits = kAllLanes};
+  if (!binder.take("sync") || !binder.take("aligned"))
+    binder.unsupported("the instruction exists with .sync.aligned only");
+  binder.instruction().flow = Flow::rendezvous;
+  binder.source(kMembers, Type::b32);
+}
+
 void Binder::unsupported(std::string_view why) const {
   fail(Status::unsupported, "PTX line {}: \"{}\" is not supported by the simulator: {}",
        statement_->line, statement_->text, why);

@@ -95,6 +95,10 @@ class Binder {
   std::vector<bool> taken_;
 };
 
+// For .sync.aligned instructions of whole warps: takes these parts, makes the instruction a
+// rendezvous and gives it its first row.
+void bind_whole_warp(Binder& binder);
+
 // Each returns false when the statement is none of its family.
 bool bind_arithmetic(Binder& binder);  // arithmetic.cpp: integers, floats, logic, moves, set
 bool bind_integer(Binder& binder);     // integer_ops.cpp, of bind_arithmetic

@@ -5,12 +5,14 @@
 #include <queue>
 
 #include "jit/base/error.h"
+#include "runtime/sim/numbers.h"
 #include "runtime/sim/warp.h"
 
 namespace kiln::runtime::sim {
 namespace {
 
 constexpr int kDeepestCall = 16;
+constexpr int kMostCalls = 4096;  // inlined ones, each a copy of its function
 
 int64_t align_up(int64_t value, int64_t align) { return (value + align - 1) / align * align; }
 
@@ -57,8 +59,10 @@ class Decoder : public Binder {
 
   size_t register_of(int reg) const { return static_cast<size_t>(frame_->first_register + reg); }
   const Place& find_place(std::string_view name) const;
+  std::vector<const Function*> reachable_functions(const Function& entry) const;
+  void place_shared(const std::vector<const Function*>& functions);
   void place_variables(Frame& frame);
-  void place_module_shared();
+  void place_module_variables();
   void emit_function(Frame& frame, int depth);
   void emit(const Statement& statement, int depth);
   void begin(const Statement& statement);
@@ -80,7 +84,9 @@ class Decoder : public Binder {
   std::vector<size_t> first_row_;  // of each instruction
   std::map<std::pair<uint64_t, int>, Row> constants_;
   Places module_places_;
+  std::map<const Variable*, uint64_t> shared_;  // of the module and of all reachable functions
   bool rewrites_param_ = false;
+  int calls_ = 0;
   Instruction building_;
 };
 
@@ -92,14 +98,61 @@ const Place& Decoder::find_place(std::string_view name) const {
   unsupported(fmt::format("\"{}\" is not a variable", name));
 }
 
-void Decoder::place_module_shared() {
+// The function that a call names, if it has a body.
+const Function* callee_of(const Module& module, const Statement& statement) {
+  for (const Operand& operand : statement.operands) {
+    if (operand.kind != Operand::Kind::symbol) continue;
+    const Function* const callee = module.find(operand.name);
+    return callee != nullptr && callee->has_body ? callee : nullptr;
+  }
+  return nullptr;
+}
+
+std::vector<const Function*> Decoder::reachable_functions(const Function& entry) const {
+  std::vector<const Function*> functions{&entry};
+  for (size_t f = 0; f < functions.size(); ++f) {
+    for (const Statement& statement : functions[f]->statements) {
+      if (statement.name[0] != "call") continue;
+      const Function* const callee = callee_of(*program_->module, statement);
+      if (callee != nullptr &&
+          std::find(functions.begin(), functions.end(), callee) == functions.end())
+        functions.push_back(callee);
+    }
+  }
+  return functions;
+}
+
+// A variable has one place, however often its function is called. Dynamic shared memory lies behind
+// what is static; its variables all begin there.
+void Decoder::place_shared(const std::vector<const Function*>& functions) {
+  std::vector<const Variable*> dynamic;
+  int64_t& bytes = program_->static_shared_bytes;
+  const auto place = [&](const std::vector<Variable>& variables) {
+    for (const Variable& variable : variables) {
+      if (variable.space != Space::shared) continue;
+      if (variable.bytes == 0) {
+        dynamic.push_back(&variable);
+        continue;
+      }
+      bytes = align_up(bytes, variable.align);
+      shared_[&variable] = static_cast<uint64_t>(bytes);
+      bytes += variable.bytes;
+    }
+  };
+  place(program_->module->variables);
+  for (const Function* const function : functions) place(function->variables);
+  int64_t align = 16;
+  for (const Variable* const variable : dynamic) align = std::max(align, variable->align);
+  program_->dynamic_shared_offset = align_up(bytes, align);
+  for (const Variable* const variable : dynamic)
+    shared_[variable] = static_cast<uint64_t>(program_->dynamic_shared_offset);
+}
+
+void Decoder::place_module_variables() {
   for (const Variable& variable : program_->module->variables) {
     Place place{.space = variable.space};
     if (variable.space == Space::shared) {
-      if (variable.bytes == 0) continue;  // placed behind all others
-      program_->static_shared_bytes = align_up(program_->static_shared_bytes, variable.align);
-      place.address = static_cast<uint64_t>(program_->static_shared_bytes);
-      program_->static_shared_bytes += variable.bytes;
+      place.address = shared_.at(&variable);
     } else {
       const auto found = addresses_.find(variable.name);
       if (found == addresses_.end())
@@ -115,10 +168,7 @@ void Decoder::place_variables(Frame& frame) {
     Place place{.space = variable.space};
     switch (variable.space) {
       case Space::shared:
-        if (variable.bytes == 0) continue;
-        program_->static_shared_bytes = align_up(program_->static_shared_bytes, variable.align);
-        place.address = static_cast<uint64_t>(program_->static_shared_bytes);
-        program_->static_shared_bytes += variable.bytes;
+        place.address = shared_.at(&variable);
         break;
       case Space::param:
         place.is_body_param = true;
@@ -332,6 +382,9 @@ void Decoder::barrier() {
     unsupported("expected .sync, .arrive, .red or .warp.sync");
   }
   building_.mode = static_cast<uint8_t>(kind);
+  if (kind == BarrierKind::arrive && operand_count() < 2)
+    unsupported("who only arrives has to say how many threads the barrier has");
+  require_operands(first == 1 ? 3 : 1, first == 1 ? 4 : 2);
   const int last = operand_count() - (first == 1 ? 1 : 0);
   source(operand(first), Type::u32);
   if (last - first > 1) {
@@ -372,6 +425,11 @@ bool Decoder::control_flow(const Statement& statement, int depth) {
     } else {
       building_.flow = Flow::exit;
     }
+  } else if (name == "nanosleep") {
+    take("u32");
+    require_operands(1, 1);
+    source(operand(0), Type::u32);
+    building_.flow = Flow::pause;
   } else if ((name == "bar" || name == "barrier") && statement.name.size() > 1 &&
              statement.name[1] != "warp") {
     barrier();
@@ -394,6 +452,7 @@ void Decoder::call(const Statement& statement, int depth) {
   begin(statement);
   take("uni");
   // (results), function, (arguments) with the lists optional
+  if (statement.operands.empty()) unsupported("it does not say what it calls");
   const Operand* results = nullptr;
   size_t at = 0;
   if (statement.operands[0].kind == Operand::Kind::group) results = &statement.operands[at++];
@@ -417,6 +476,9 @@ void Decoder::call(const Statement& statement, int depth) {
   }
   if (building_.has_guard) unsupported("a call under a guard is not supported");
   if (depth >= kDeepestCall) unsupported("calls are nested too deeply, or recursive");
+  if (++calls_ > kMostCalls)
+    unsupported(
+        fmt::format("the kernel has more than {} calls, each of which becomes a copy", kMostCalls));
   first_row_.pop_back();
   program_->statements.pop_back();
 
@@ -479,21 +541,9 @@ std::shared_ptr<const Program> Decoder::run() {
                                 .address = static_cast<uint64_t>(program_->param_bytes)};
     program_->param_bytes += param.bytes;
   }
-  place_module_shared();
+  place_shared(reachable_functions(*function));
+  place_module_variables();
   place_variables(frame);
-  // Dynamic shared memory lies behind what is static; its variables all begin there.
-  program_->dynamic_shared_offset = align_up(program_->static_shared_bytes, 16);
-  const auto place_dynamic = [&](const std::vector<Variable>& variables, Places& places) {
-    for (const Variable& variable : variables) {
-      if (variable.space != Space::shared || variable.bytes != 0) continue;
-      program_->dynamic_shared_offset = align_up(program_->dynamic_shared_offset, variable.align);
-      places[variable.name] = {.space = Space::shared,
-                               .address = static_cast<uint64_t>(program_->dynamic_shared_offset)};
-    }
-  };
-  place_dynamic(program_->module->variables, module_places_);
-  place_dynamic(function->variables, frame.places);
-
   emit_function(frame, 0);
   static const Statement kEnd{.text = "(end of the function)", .name = {"exit"}};
   begin(kEnd);
@@ -663,10 +713,17 @@ void Decoder::place_registers() {
   base[1] = align_up(used[0] * kBytes[0], 64);
   base[2] = base[1] + used[1] * kBytes[1];
   program_->register_bytes = base[2] + used[2] * kBytes[2];
+  const auto place_of = [&](size_t reg) {
+    const size_t kind = class_index(reg);
+    return static_cast<uint32_t>(base[kind] + slots[reg] * kBytes[kind]);
+  };
+  for (size_t reg = 0; reg < registers_.size(); ++reg) {
+    if (!has(blocks.front().in, reg)) continue;
+    program_->unset.push_back(
+        {.offset = place_of(reg), .bytes = static_cast<uint32_t>(kBytes[class_index(reg)])});
+  }
   const auto patch = [&](Row& row) {
-    if (row.bank != Bank::registers) return;
-    const size_t kind = class_index(row.offset);
-    row.offset = static_cast<uint32_t>(base[kind] + slots[row.offset] * kBytes[kind]);
+    if (row.bank == Bank::registers) row.offset = place_of(row.offset);
   };
   for (Row& row : program_->rows) patch(row);
   for (size_t i = 0; i < count; ++i) {
@@ -679,6 +736,7 @@ void Decoder::place_registers() {
 
 std::shared_ptr<const Program> decode(std::shared_ptr<const Module> module, std::string_view entry,
                                       const SymbolAddresses& addresses) {
+  const FloatMode mode({});  // of immediates: not that of the caller
   return Decoder(std::move(module), entry, addresses).run();
 }
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string_view>
 
+#include "runtime/sim/host_vectors.h"
 #include "runtime/sim/lanes.h"
 
 namespace kiln::runtime::sim {
@@ -333,29 +334,38 @@ void bind_mul(Binder& binder) { bind_binary<product<float>, product<double>, Pro
 
 constexpr auto kFused32 = [](float a, float b, float c) { return canonical(fused(a, b, c)); };
 
-// The most frequent instruction of all. The compiler does not vectorise std::fma while it has to
-// expect other roundings.
 void fuse(Warp& warp, const Instruction& instruction, uint32_t mask) {
-#if defined(__AVX2__) && defined(__FMA__)
-  if (std::popcount(mask) > kFewLanes) {
-    float* target = warp.row<float>(instruction.rows[0]);
-    const float* a = warp.row<float>(instruction.rows[1]);
-    const float* b = warp.row<float>(instruction.rows[2]);
-    const float* c = warp.row<float>(instruction.rows[3]);
-    alignas(64) float spare[kLanes];
-    float* into = mask == kAllLanes ? target : spare;
-    const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(kNan32));
-    for (int lane = 0; lane < kLanes; lane += 8) {
-      const __m256 result = _mm256_fmadd_ps(_mm256_loadu_ps(a + lane), _mm256_loadu_ps(b + lane),
-                                            _mm256_loadu_ps(c + lane));
-      const __m256 is_nan = _mm256_cmp_ps(result, result, _CMP_UNORD_Q);
-      _mm256_storeu_ps(into + lane, _mm256_blendv_ps(result, nan, is_nan));
-    }
-    if (mask != kAllLanes) blend(mask, target, spare);
-    return;
-  }
-#endif
   map<kFused32, float, float, float, float>(warp, instruction, mask);
+}
+
+#if defined(__x86_64__)
+// The same for the most frequent instruction of all: the compiler does not vectorise std::fma while
+// it has to expect other roundings.
+[[gnu::target("avx2,fma")]] void fuse_avx2(Warp& warp, const Instruction& instruction,
+                                           uint32_t mask) {
+  if (std::popcount(mask) <= kFewLanes) return fuse(warp, instruction, mask);
+  float* target = warp.row<float>(instruction.rows[0]);
+  const float* a = warp.row<float>(instruction.rows[1]);
+  const float* b = warp.row<float>(instruction.rows[2]);
+  const float* c = warp.row<float>(instruction.rows[3]);
+  alignas(64) float spare[kLanes];
+  float* into = mask == kAllLanes ? target : spare;
+  const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(kNan32));
+  for (int lane = 0; lane < kLanes; lane += 8) {
+    const __m256 result = _mm256_fmadd_ps(_mm256_loadu_ps(a + lane), _mm256_loadu_ps(b + lane),
+                                          _mm256_loadu_ps(c + lane));
+    const __m256 is_nan = _mm256_cmp_ps(result, result, _CMP_UNORD_Q);
+    _mm256_storeu_ps(into + lane, _mm256_blendv_ps(result, nan, is_nan));
+  }
+  if (mask != kAllLanes) blend(mask, target, spare);
+}
+#endif
+
+Handler fuse_handler(const Instruction& instruction) {
+#if defined(__x86_64__)
+  if (host_vectors() == HostVectors::avx2) return with_mode<fuse_avx2>(instruction);
+#endif
+  return with_mode<fuse>(instruction);
 }
 
 void bind_fma(Binder& binder) {
@@ -366,7 +376,7 @@ void bind_fma(Binder& binder) {
   if (type == Type::f32) {
     return bind_handler(binder, instruction.saturates
                                     ? rounded<fused<float>, float, float, float, float>(instruction)
-                                    : with_mode<fuse>(instruction));
+                                    : fuse_handler(instruction));
   }
   if (type == Type::f64) {
     return bind_handler(binder,

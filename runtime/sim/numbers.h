@@ -1,8 +1,8 @@
 // Numbers as the GPU has them: f16 and bf16, conversion between any two formats with one rounding,
 // canonical NaNs, and the rounding and flushing of the host's floating-point unit.
 //
-// Everything is local to the file that includes it: the instruction families are compiled more than
-// once, for different host instruction sets, and must not share code.
+// Everything is local to the file that includes it, so that each instruction family is compiled as a
+// whole and keeps only what it uses.
 #pragma once
 
 #include <bit>
