@@ -76,6 +76,7 @@ std::string pointer_doc(const Op& op, const Arg& arg) {
   if (arg.presence == Presence::optional) text += "; NULL is legal";
   if (arg.align_bytes > dtype_bytes(arg.dtype))
     text += fmt::format("; {}-byte aligned", arg.align_bytes);
+  if (arg.tolerance.has_value()) text += "; " + arg.tolerance->text();
   return text;
 }
 

@@ -7,6 +7,7 @@ namespace kiln::templates {
 
 extern const Kit combine_topk_swa_kit;
 extern const Kit gather_dequant_kv_kit;
+extern const Kit sparse_mla_decode_kit;
 
 namespace {
 
@@ -14,6 +15,7 @@ std::vector<const Kit*>& registry() {
   static std::vector<const Kit*> kits{
       &combine_topk_swa_kit,
       &gather_dequant_kv_kit,
+      &sparse_mla_decode_kit,
   };
   return kits;
 }

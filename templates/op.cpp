@@ -110,6 +110,10 @@ const Arg* Op::find_arg(std::string_view arg_name) const {
   return nullptr;
 }
 
+const Tolerance& Op::tolerance_of(const Arg& arg) const {
+  return arg.tolerance.has_value() ? *arg.tolerance : tolerance;
+}
+
 bool ShapeCondition::holds(const Sizes& fixed) const {
   return symbol.empty() || std::find(values.begin(), values.end(), fixed[symbol]) != values.end();
 }

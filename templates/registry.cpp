@@ -9,6 +9,7 @@ namespace kiln::templates {
 
 extern const Op combine_topk_swa;
 extern const Op gather_dequant_kv;
+extern const Op sparse_mla_decode;
 
 namespace {
 
@@ -16,6 +17,7 @@ std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
       &combine_topk_swa,
       &gather_dequant_kv,
+      &sparse_mla_decode,
   };
   return ops;
 }

@@ -108,12 +108,15 @@ extern "C" __global__ void __launch_bounds__(32 * units_per_cta)
                              __fmul_rn(values[half][2 * e + 1], inverse));
     }
     if (inverse_rope && first_dim >= head_dim - rope_dims) {
-      const float* table = args.rope_table +
-                           static_cast<i64>(args.positions[row]) * args.rope_table_stride +
-                           (first_dim - (head_dim - rope_dims)) / 2;
+      const float* table = rope_of_row(args, row);
+      if (table != nullptr) {
+        const int first_pair = (first_dim - (head_dim - rope_dims)) / 2;
 #pragma unroll
-      for (int e = 0; e < 2; ++e)
-        pairs[e] = rotate_back(pairs[e], table[e], table[rope_dims / 2 + e]);
+        for (int e = 0; e < 2; ++e) {
+          pairs[e] = rotate_back(pairs[e], table[first_pair + e],
+                                 table[rope_dims / 2 + first_pair + e]);
+        }
+      }
     }
     *reinterpret_cast<uint2*>(args.out + row * args.out_stride0 + head * args.out_stride1 +
                               first_dim) = {pairs[0], pairs[1]};

@@ -362,11 +362,12 @@ __device__ __forceinline__ void store_output(const Args& args, const Output& out
         }
         const int first_dim = warp * dims_per_warp + c * chunk_dims + lane_dims * t;
         if (inverse_rope && warp == warps - 1 && c == chunks - 1) {
-          const float* table =
-              args.rope_table + static_cast<i64>(args.positions[row]) * args.rope_table_stride;
+          const float* table = rope_of_row(args, row);
+          if (table != nullptr) {
 #pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            pairs[i] = rotate_back(pairs[i], table[8 * t + i], table[rope_dims / 2 + 8 * t + i]);
+            for (int i = 0; i < 8; ++i) {
+              pairs[i] = rotate_back(pairs[i], table[8 * t + i], table[rope_dims / 2 + 8 * t + i]);
+            }
           }
         }
         uint4* to = reinterpret_cast<uint4*>(args.out + row * args.out_stride0 +

@@ -97,10 +97,15 @@ __device__ __forceinline__ void store_lse(const Args& args, i64 row, int head,
           : __fmul_rn(__fadd_rn(state.reference, log2_approx(state.sum)), static_cast<float>(ln_2));
 }
 
-// The pair (even, odd) of neighbouring dims as bf16, rotated back by its angle when asked for
-// (ops.md B5, B16): rounded to bf16 before and after, products rounded, then one addition.
-__device__ __forceinline__ u32 output_pair(float even, float odd) { return pack_bf16x2(even, odd); }
+// Cosines and sines of the row's position; nullptr: it is not in the table, and nothing is rotated.
+__device__ __forceinline__ const float* rope_of_row(const Args& args, i64 row) {
+  const i64 position = args.positions[row];
+  if (position < 0 || position >= args.num_positions) return nullptr;
+  return args.rope_table + position * args.rope_table_stride;
+}
 
+// A pair of neighbouring dims, rotated back by its angle (ops.md B5, B16): bf16 before and after,
+// products rounded, then one addition.
 __device__ __forceinline__ u32 rotate_back(u32 pair, float cosine, float sine) {
   const float a = low_bf16(pair);
   const float b = high_bf16(pair);
