@@ -113,8 +113,8 @@ extern "C" __global__ void __launch_bounds__(32 * units_per_cta)
         const int first_pair = (first_dim - (head_dim - rope_dims)) / 2;
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          pairs[e] = rotate_back(pairs[e], table[first_pair + e],
-                                 table[rope_dims / 2 + first_pair + e]);
+          pairs[e] =
+              rotate_back(pairs[e], table[first_pair + e], table[rope_dims / 2 + first_pair + e]);
         }
       }
     }

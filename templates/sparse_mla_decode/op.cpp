@@ -148,7 +148,8 @@ Space space(const Sizes&, const Gpu&) {
          const int64_t lanes = 32 * c["warps"] / c["heads_per_cta"];
          return lanes >= 4 && lanes <= c["tile_slots"] / 2;
        }},
-      {"overlapping values with the softmax is for one CTA of 8 warps an SM, which has nothing else "
+      {"overlapping values with the softmax is for one CTA of 8 warps an SM, which has nothing "
+       "else "
        "to run beside it",
        [](const Sizes&, const Config& c, const Gpu&) {
          return c["overlap_values"] == 0 || (c["warps"] == 8 && c["ctas_per_sm"] == 1 &&
@@ -156,9 +157,9 @@ Space space(const Sizes&, const Gpu&) {
        }},
       {"the tiles of a thread would not fit its registers",
        [](const Sizes& s, const Config& c, const Gpu& gpu) {
-         const int64_t given = std::min<int64_t>(
-             gpu.max_registers_per_thread + 1,
-             gpu.registers_per_sm / (32 * c["warps"] * c["ctas_per_sm"]));
+         const int64_t given =
+             std::min<int64_t>(gpu.max_registers_per_thread + 1,
+                               gpu.registers_per_sm / (32 * c["warps"] * c["ctas_per_sm"]));
          return least_registers(s, c) <= given;
        }},
       {"the CTAs of an SM would want more shared memory than it has",
@@ -174,15 +175,9 @@ Space space(const Sizes&, const Gpu&) {
 
 // One split needs no workspace, whatever the number of rows.
 Config default_config(const Sizes&) {
-  return {{"tile_slots", 16},
-          {"splits", 1},
-          {"heads_per_cta", 16},
-          {"warps", 4},
-          {"stages", 1},
-          {"query_quarters_in_registers", 0},
-          {"score_m_tiles", 1},
-          {"overlap_values", 0},
-          {"ctas_per_sm", 2}};
+  return {{"tile_slots", 16},   {"splits", 1},         {"heads_per_cta", 16},
+          {"warps", 4},         {"stages", 1},         {"query_quarters_in_registers", 0},
+          {"score_m_tiles", 1}, {"overlap_values", 0}, {"ctas_per_sm", 2}};
 }
 
 jit::Constant constant(std::string name, int64_t value) {
@@ -230,8 +225,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
     plan.kernels.push_back(std::move(combine));
     // Of each row, split and head: the unnormalised output in fp32, its reference, its sum.
     plan.workspace_bytes = {
-        .scale = t.splits * t.head_blocks * t.heads_per_cta * (4 * kHeadDim + 8),
-        .terms = {{"T"}}};
+        .scale = t.splits * t.head_blocks * t.heads_per_cta * (4 * kHeadDim + 8), .terms = {{"T"}}};
   }
   plan.reduction_signature =
       fmt::format("tiles of {} slots, {} splits, {} warps", c["tile_slots"], t.splits, t.warps);
@@ -274,8 +268,7 @@ std::vector<Sizes> model_shapes(int tensor_parallel) {
   return shapes;
 }
 
-const ShapeCondition with_compressed{.symbol = "compressed_format",
-                                     .values = {kF1, kF2, kF3, kF4}};
+const ShapeCondition with_compressed{.symbol = "compressed_format", .values = {kF1, kF2, kF3, kF4}};
 const ShapeCondition with_rope{.symbol = "inverse_rope", .values = {kGptj}};
 
 Arg cache(std::string name, std::string pages, std::string page_bytes, std::string doc,
@@ -398,19 +391,19 @@ const Op sparse_mla_decode{
             in("window_lens", DType::i32, "T", "columns of window_slots that count"),
             cache("compressed_cache", "num_compressed_pages", "compressed_page_bytes",
                   "pages of entries of the layer that compressed them", with_compressed),
-            only_in(in("compressed_slots", DType::i32, "T Kc",
-                       "slots of compressed_cache; -1: none"),
-                    with_compressed),
-            only_in(in("compressed_lens", DType::i32, "T",
-                       "columns of compressed_slots that count"),
-                    with_compressed),
+            only_in(
+                in("compressed_slots", DType::i32, "T Kc", "slots of compressed_cache; -1: none"),
+                with_compressed),
+            only_in(
+                in("compressed_lens", DType::i32, "T", "columns of compressed_slots that count"),
+                with_compressed),
             optional(in("sink", DType::f32, "H", "logit of each head that has no value")),
             only_in(in("positions", DType::i32, "T",
                        "row of rope_table for each row; one outside of it is not rotated"),
                     with_rope),
-            only_in(in("rope_table", DType::f32, "P 64",
-                       "of each position 32 cosines, then 32 sines"),
-                    with_rope),
+            only_in(
+                in("rope_table", DType::f32, "P 64", "of each position 32 cosines, then 32 sines"),
+                with_rope),
             vectors(out("out", DType::bf16, "T H 512", "attention output")),
             to_within(optional(out("lse", DType::f32, "T H", "log of the sum of exp(s)")),
                       1.0 / 65536),

@@ -52,10 +52,8 @@ __device__ void decode_entry(int format, const unsigned char* page, long long pa
   if (format == 1 || (format == 3 && e < 448)) {
     const int code_bytes = format == 1 ? 512 : 576;
     const unsigned char* scales = page + page_size * code_bytes;
-    const float scale =
-        ue8m0_value(format == 1 ? scales[r * 16 + e / 32] : scales[r * 8 + e / 64]);
-    for (int i = 0; i < 4; ++i)
-      value[i] = e4m3_value(page[r * code_bytes + e + i]) * scale;
+    const float scale = ue8m0_value(format == 1 ? scales[r * 16 + e / 32] : scales[r * 8 + e / 64]);
+    for (int i = 0; i < 4; ++i) value[i] = e4m3_value(page[r * code_bytes + e + i]) * scale;
   } else if (format == 2) {
     const float scale = e4m3_value(page[page_size * 256 + r * 32 + e / 16]);
     for (int i = 0; i < 4; i += 2) {
@@ -64,8 +62,8 @@ __device__ void decode_entry(int format, const unsigned char* page, long long pa
       value[i + 1] = e2m1_value(byte >> 4) * scale;
     }
   } else {
-    const unsigned char* at = format == 3 ? page + r * 576 + 448 + 2 * (e - 448)
-                                          : page + r * 1024 + 2 * e;
+    const unsigned char* at =
+        format == 3 ? page + r * 576 + 448 + 2 * (e - 448) : page + r * 1024 + 2 * e;
     for (int i = 0; i < 4; ++i)
       value[i] = bf16_value(static_cast<unsigned short>(at[2 * i] | at[2 * i + 1] << 8));
   }
@@ -210,11 +208,9 @@ extern "C" __global__ void __launch_bounds__(num_threads)
     if (head >= heads) continue;
     const bool is_empty = row.sum[h] == 0;
     float denominator = row.sum[h];
-    if (args.sink != nullptr && !is_empty)
-      denominator += expf(args.sink[head] - row.largest[h]);
+    if (args.sink != nullptr && !is_empty) denominator += expf(args.sink[head] - row.largest[h]);
     float value[dims_per_thread];
-    for (int d = 0; d < dims_per_thread; ++d)
-      value[d] = is_empty ? 0 : row.out[h][d] / denominator;
+    for (int d = 0; d < dims_per_thread; ++d) value[d] = is_empty ? 0 : row.out[h][d] / denominator;
     if (inverse_rope && dim >= 448) {
       const long long position = args.positions[t];
       if (position >= 0 && position < args.num_positions) {
