@@ -9,10 +9,10 @@
 // weight; 2: scores to +-100; 3: zero), sinks (0: drawn; 1: -inf; 2: 0; 3: 88; 4: -30; 5: all of
 // these and +inf by turns), holes (one column in so many is -1), bad_slots (one in so many is out
 // of range), empty_rows (one row in so many has no valid column), lens_below, lens_above (lengths
-// are drawn from -lens_below to the width + lens_above; both left out: the width), page_spacing,
-// window_runs (1: neighbouring columns of the window are neighbours in the cache), rotation (of the
-// columns of a list), bad_positions (1: some are outside of the table), first_row and slot_rows
-// (the rows are part of a longer call of slot_rows rows).
+// are drawn from -lens_below to the width + lens_above, and the width where that is no range),
+// page_spacing, window_runs (1: neighbouring columns of the window are neighbours in the cache),
+// rotation (of the columns of a list), bad_positions (1: some are outside of the table), first_row
+// and slot_rows (the rows are part of a longer call of slot_rows rows).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -214,9 +214,11 @@ bool is_drawn(const Case& c, const char* knob, uint64_t stream, int64_t index) {
 
 int64_t length_of(const Case& c, ListKind list, int64_t t) {
   const int64_t width = ListSizes(c, list).width;
-  if (!c.knobs.contains("lens_below")) return width;
-  return counter_range(c.seed, stream_of(list, kLength), static_cast<uint64_t>(row_of(c, t)),
-                       -c.knobs["lens_below"], width + c.knobs.get("lens_above", 0));
+  const int64_t least = -c.knobs.get("lens_below", -width);
+  const int64_t most = width + c.knobs.get("lens_above", 0);
+  if (most < least) return width;
+  return counter_range(c.seed, stream_of(list, kLength), static_cast<uint64_t>(row_of(c, t)), least,
+                       most);
 }
 
 // The slot of a column that counts, whether valid or not.
