@@ -594,8 +594,8 @@ std::vector<Case> large_cases(const Sizes& fixed_sizes) {
   cases.push_back(make_case("65537 rows", fixed_sizes,
                             {.rows = 65537, .window = 3, .compressed = 2}, {{"page_spacing", 1}}));
   cases.push_back(make_case("slots beyond 2^22", fixed_sizes,
-                            {.rows = 2, .window = 128, .compressed = 512, .compressed_page = 32},
-                            {{"page_spacing", 140000}}));
+                            {.rows = 1, .window = 128, .compressed = 128},
+                            {{"page_spacing", 48000}}));
   Case far = make_case("pages and rows beyond 2^31", fixed_sizes,
                        {.rows = 3, .window = 24, .compressed = 24, .window_page = 16},
                        {{"page_spacing", 1}});
