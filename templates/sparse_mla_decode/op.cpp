@@ -227,8 +227,10 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
     plan.workspace_bytes = {
         .scale = t.splits * t.head_blocks * t.heads_per_cta * (4 * kHeadDim + 8), .terms = {{"T"}}};
   }
+  // Dims are summed within warps, then over them; p is summed within lanes, then over them.
   plan.reduction_signature =
-      fmt::format("tiles of {} slots, {} splits, {} warps", c["tile_slots"], t.splits, t.warps);
+      fmt::format("tiles of {} slots, {} splits, {} warps, {} lanes a head", c["tile_slots"],
+                  t.splits, t.warps, 32 * t.warps / t.heads_per_cta);
   return plan;
 }
 

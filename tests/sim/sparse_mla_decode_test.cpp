@@ -195,13 +195,10 @@ TEST_F(SparseMlaDecodeOnSimulator, EveryNumberOfSplitsIsRight) {
 TEST_F(SparseMlaDecodeOnSimulator, ConfigsOfOneSignatureGiveTheSameBits) {
   const Sizes fixed_sizes = shape(40, 1, 2);
   const auto c = prepared(case_named("many columns", fixed_sizes));
-  const std::vector<Config> configs{
-      config(fixed_sizes, {{"splits", 4}}),
-      config(fixed_sizes, {{"splits", 4},
-                           {"heads_per_cta", 32},
-                           {"stages", 2},
-                           {"query_quarters_in_registers", 1}}),
-  };
+  const Config one{{"splits", 4}, {"heads_per_cta", 32}, {"ctas_per_sm", 1}};
+  const Config other{{"stages", 2}, {"query_quarters_in_registers", 1}, {"score_m_tiles", 2}};
+  const std::vector<Config> configs{config(fixed_sizes, one),
+                                    config(fixed_sizes, one.merged(other))};
   std::vector<std::map<std::string, std::vector<uint32_t>>> results;
   std::vector<std::string> signatures;
   for (const Config& each : configs) {
