@@ -39,7 +39,7 @@ template <int format>
 constexpr int strip_bytes_of =
     format == none ? 0 : n_tiles* chunks* units_per_chunk<format>* unit_bytes<format>* warp_lanes;
 
-constexpr int larger(int a, int b) { return a > b ? a : b; }
+__device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr int strip_bytes =
     larger(strip_bytes_of<window_format>, strip_bytes_of<compressed_format>);
 constexpr int scale_strip_bytes = tile_slots * 8;

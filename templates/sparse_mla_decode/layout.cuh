@@ -27,7 +27,7 @@ constexpr int head_blocks = (heads + heads_per_cta - 1) / heads_per_cta;
 // Softmax in base 2: exp(score) = exp2(score_scale * dot - reference).
 constexpr double log2_e = 1.4426950408889634;
 constexpr double ln_2 = 0.6931471805599453;
-constexpr float minus_infinity = -__builtin_huge_valf();
+constexpr float minus_infinity = __builtin_bit_cast(float, 0xff800000u);
 
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
