@@ -497,6 +497,10 @@ std::string Checker::place_text(uint64_t address) const {
   if (field == nullptr) return "";
   Report report{.space = Space::global, .address = address};
   locate(report);
+  constexpr uint64_t kFar = uint64_t{1} << 42;
+  const bool is_inside = address >= field->begin && address < field->end;
+  const bool is_near = field->begin - address < kFar || address - field->end < kFar;
+  if (!is_inside && !is_near) return "near no argument";
   std::string text = fmt::format("nearest argument: {}, byte offset {}, element {}",
                                  report.argument, report.offset, report.element);
   if (address >= field->end) text += fmt::format(", {} bytes behind its end", address - field->end);

@@ -342,6 +342,18 @@ TEST_F(ExecuteTest, TheModeOfTheCallerChangesNoResult) {
   _mm_setcsr(before);
   EXPECT_EQ(got, expected);
 }
+
+TEST_F(ExecuteTest, TrapsOfTheCallerAreNotTheKernels) {
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before & ~0x1f80u);  // every trap is on
+  const std::vector<uint32_t> got = results(
+      "mov.u32 %r11, 0x7f000000;\nmul.f32 %r10, %r11, %r11;\nmov.u32 %r12, 1;\n"
+      "sub.f32 %r13, %r10, %r10;\ndiv.rn.f32 %r13, %r11, %r13;\n");
+  const unsigned after = _mm_getcsr();
+  _mm_setcsr(before);
+  EXPECT_EQ(after & 0x1f80u, 0u);
+  EXPECT_EQ(got[0], 0x7f800000u);
+}
 #endif
 
 }  // namespace

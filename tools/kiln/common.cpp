@@ -223,10 +223,9 @@ runtime::DeviceInfo require_device(const std::string& id) {
   if (id.starts_with(kSimulated)) {
     const std::string slug = id.substr(kSimulated.size());
     const std::vector<std::string> slugs = gpu_slugs();
-    const auto has_name = [&](const Gpu& gpu) {
-      return gpu.slug == slug || std::count(gpu.aliases.begin(), gpu.aliases.end(), slug) > 0;
-    };
-    if (std::none_of(gpu_table().begin(), gpu_table().end(), has_name)) {
+    try {
+      find_gpu(slug);
+    } catch (const Error&) {
       throw Failure(ExitCode::no_device,
                     fmt::format("no GPU that can be simulated is called {}{}", in_quotes(slug),
                                 did_you_mean(slug, slugs)),

@@ -144,6 +144,9 @@ void print_next_steps(const tuner::TuneReport& report, const tuner::TuneOptions&
         fmt::format("  copy {} to the machine with the GPU and name it with KILN_DB, then there\n"
                     "  kiln verify{}    prove the stored configs on its card\n",
                     store_place(common).path, db));
+  } else if (options.device.starts_with("sim:")) {
+    print(fmt::format("  kiln verify --device {}{}    execute and check the winners again\n",
+                      options.device, db));
   } else {
     print(
         fmt::format("  kiln bench{} --op {}    times beside the ceilings of this card\n", db, op));
