@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "jit/base/error.h"
+#include "jit/base/library_file.h"
 #include "kiln_build_id.h"
 #include "runtime/sim/sim_device.h"
 
@@ -59,9 +60,10 @@ std::filesystem::path find_library() {
 }  // namespace
 
 OpenSimulator load_simulator(const std::filesystem::path& path) {
-  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  const auto [handle, why] =
+      open_library_file(path.string(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {
-    fail(Status::unsupported, "The simulator {} could not be loaded: {}", path.string(), dlerror());
+    fail(Status::unsupported, "The simulator {} could not be loaded: {}", path.string(), why);
   }
   const auto open = reinterpret_cast<OpenSimulator>(dlsym(handle, "kiln_sim_open"));
   if (open == nullptr) {

@@ -5,30 +5,10 @@
 #include <immintrin.h>
 #endif
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <string>
 
+#include "tests/limited_new.h"
 #include "tests/sim/memory_testing.h"
-
-namespace {
-
-// What one allocation may ask for.
-std::atomic<size_t> most_bytes_at_once{SIZE_MAX};
-
-}  // namespace
-
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  if (bytes > most_bytes_at_once) throw std::bad_alloc();
-  if (void* const memory = std::malloc(bytes != 0 ? bytes : 1)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  return std::malloc(bytes != 0 ? bytes : 1);
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace kiln::runtime::sim {
 namespace {

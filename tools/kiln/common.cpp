@@ -21,7 +21,6 @@
 namespace kiln::cli {
 namespace {
 
-constexpr std::string_view kSimulated = "sim:";
 constexpr size_t kMostTextBytes = size_t{1} << 20;
 
 // "did you mean" first, then everything there is.
@@ -220,8 +219,8 @@ ExampleCall example_call() {
 }
 
 runtime::DeviceInfo require_device(const std::string& id) {
-  if (id.starts_with(kSimulated)) {
-    const std::string slug = id.substr(kSimulated.size());
+  if (id.starts_with(runtime::kSimulatedPrefix)) {
+    const std::string slug = id.substr(runtime::kSimulatedPrefix.size());
     const std::vector<std::string> slugs = gpu_slugs();
     try {
       find_gpu(slug);

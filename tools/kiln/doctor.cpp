@@ -215,7 +215,7 @@ WorkerReport examine_worker() {
 // Why no simulated GPU can be opened; "" when one can.
 std::string trouble_of_simulator() {
   try {
-    runtime::Device::open("sim:" + gpu_table().front().slug);
+    runtime::Device::open(std::string(runtime::kSimulatedPrefix) + gpu_table().front().slug);
     return "";
   } catch (const Error& error) {
     return error.what();

@@ -144,7 +144,7 @@ void print_next_steps(const tuner::TuneReport& report, const tuner::TuneOptions&
         fmt::format("  copy {} to the machine with the GPU and name it with KILN_DB, then there\n"
                     "  kiln verify{}    prove the stored configs on its card\n",
                     store_place(common).path, db));
-  } else if (options.device.starts_with("sim:")) {
+  } else if (options.device.starts_with(runtime::kSimulatedPrefix)) {
     print(fmt::format("  kiln verify --device {}{}    execute and check the winners again\n",
                       options.device, db));
   } else {
