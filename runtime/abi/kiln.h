@@ -154,9 +154,10 @@ typedef struct kiln_options {
  * options: NULL for all defaults; read and copied here, strings too, and not needed afterwards. log
  * and log_user are used until kiln_close has returned.
  * session: receives the handle; NULL on failure.
- * KILN_INVALID_ARGUMENT, KILN_NO_DRIVER, KILN_NOT_FOUND (no such device, or no libkiln_sim.so for a
- * simulated one), KILN_UNSUPPORTED (compute capability below 8.0, a driver older than CUDA 11.4, or
- * a libkiln_sim.so of another build), KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY (also of the device). */
+ * KILN_INVALID_ARGUMENT, KILN_NO_DRIVER, KILN_NOT_FOUND (no such device), KILN_UNSUPPORTED (compute
+ * capability below 8.0, a driver older than CUDA 11.4, or for a simulated device a libkiln_sim.so
+ * that is missing, cannot be loaded or is of another build), KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY
+ * (also of the device). */
 KILN_API kiln_status kiln_open(const kiln_options *options, kiln_session **session);
 
 /* Frees the session and its plans; later calls on them return KILN_CLOSED. Its kernels are unloaded

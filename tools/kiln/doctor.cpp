@@ -241,14 +241,17 @@ void print_abilities(const Abilities& can, const runtime::DeviceList& devices) {
   const bool has_device = !devices.devices.empty();
   const std::string_view works = "works";
   const std::string_view lacking = has_device ? "does not work: see above" : "needs a GPU here";
+  const std::string_view simulated =
+      has_device ? lacking : "needs a GPU here, or does it by simulation: --device sim:NAME";
   const std::string_view needs = "does not work: it needs NVRTC and a store that can be written";
   print("\nOn this machine:\n");
-  const std::string_view untuned = !can.build   ? needs
-                                   : has_device ? lacking
-                                                : "no GPU here: ranks by the model, as build does";
+  const std::string_view untuned =
+      !can.build   ? needs
+      : has_device ? lacking
+                   : "no GPU here: ranks by the model, as build does; --device sim:NAME";
   line("build", can.build ? works : needs);
   line("tune", can.tune ? works : untuned);
-  line("verify", can.verify ? works : lacking);
+  line("verify", can.verify ? works : simulated);
   line("bench", can.bench ? works : lacking);
 }
 
