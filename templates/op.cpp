@@ -114,6 +114,13 @@ const Tolerance& Op::tolerance_of(const Arg& arg) const {
   return arg.tolerance.has_value() ? *arg.tolerance : tolerance;
 }
 
+const std::string* Size::name_of(int64_t value_wanted) const {
+  for (const SizeName& named : names) {
+    if (named.value == value_wanted) return &named.name;
+  }
+  return nullptr;
+}
+
 bool ShapeCondition::holds(const Sizes& fixed) const {
   return symbol.empty() || std::find(values.begin(), values.end(), fixed[symbol]) != values.end();
 }
