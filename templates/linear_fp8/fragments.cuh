@@ -52,6 +52,7 @@ __device__ __forceinline__ u32 raw_from_lower(u32 codes) {
 
 template <WeightLayout layout, SlotOrder order>
 __device__ __forceinline__ WordPairs raw_pairs(u32 word) {
+  static_assert(layout == checkpoint || order == natural);
   if constexpr (layout == packed) {
     // Low pair in its final place; of the high pair each half has the sign at bit 11, the upper
     // three magnitude bits at 12..14 and the lower four at 0..3.

@@ -18,6 +18,17 @@ static_assert(columns % 32 == 0 && depth % 32 == 0);
 enum XSource : int { x_of_caller = 0, x_of_workspace = 1 };
 enum Output : int { output_bf16 = 0, output_f32 = 1, output_partial = 2 };
 
+template <int output>
+struct ElementOf {
+  using Type = float;
+};
+template <>
+struct ElementOf<output_bf16> {
+  using Type = u16;
+};
+template <int output>
+using TypeOfOutput = typename ElementOf<output>::Type;
+
 struct XRows {
   const u16* first;
   i64 stride;  // elements
@@ -55,8 +66,4 @@ __device__ __forceinline__ u32 to_bf16x2(float low, float high) {
   u32 pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
-}
-
-__device__ __forceinline__ void store_8(float* to, float2 value) {
-  asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(value.x), "f"(value.y) : "memory");
 }

@@ -29,37 +29,51 @@ __device__ __forceinline__ void quantise_half_group(u32 (&pairs)[8]) {
   round_to_grid(pairs, q8a_grid(larger_half(largest)));
 }
 
-// Elements 16 q .. 16 q + 15 of chunk `chunk` of a row; zeros beyond the rows and beyond K. All lanes
-// of a warp call it.
+// 16 bytes, or zeros without a load: a predicate instead of a branch, so that many loads can start
+// before the first is used.
+__device__ __forceinline__ uint4 load_16_if(const u8* from, bool is_wanted) {
+  uint4 value;
+  asm volatile(
+      "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %5, 0;\n\t"
+      "mov.u32 %0, 0;\n\tmov.u32 %1, 0;\n\tmov.u32 %2, 0;\n\tmov.u32 %3, 0;\n\t"
+      "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n\t}"
+      : "=&r"(value.x), "=&r"(value.y), "=&r"(value.z), "=&r"(value.w)
+      : "l"(from), "r"(static_cast<u32>(is_wanted)));
+  return value;
+}
+
+// Elements 16 q .. 16 q + 15 of a chunk of a row as they lie in memory; zeros beyond the rows and
+// beyond K. Codes take half of the registers, their scale byte the sixth.
 __device__ __forceinline__ void load_row_chunk(u32 (&x)[8], const Args& args, int row, int group,
                                                int chunk, bool is_wanted) {
-  const int q = lane_id() % 4;
-  const int element = chunk * chunk_elements + q * 16;
+  const int element = chunk * chunk_elements + lane_id() % 4 * 16;
   const bool is_there = is_wanted && row < args.num_rows && element < depth;
-  u32 pairs[8] = {};
   if constexpr (x_format == x_codes_q8a) {
-    if (is_there) {
-      const u8* codes =
-          args.x_codes + row * args.x_codes_stride0 + group * args.x_codes_stride1 + element;
-      const u8* scales = args.x_scales + row * args.x_scales_stride0 +
-                         group * args.x_scales_stride1 + element / 32;
-      decode_row_codes(pairs, load_16(codes), scales[0]);
-    }
+    const uint4 codes = load_16_if(args.x_codes + row * args.x_codes_stride0 +
+                                       group * args.x_codes_stride1 + element,
+                                   is_there);
+    x[0] = codes.x, x[1] = codes.y, x[2] = codes.z, x[3] = codes.w;
+    x[4] = is_there ? args.x_scales[row * args.x_scales_stride0 + group * args.x_scales_stride1 +
+                                    element / 32]
+                    : 0;
   } else {
-    if (is_there) {
-      const u8* from = reinterpret_cast<const u8*>(args.x + row * args.x_stride0 +
-                                                   group * args.x_stride1 + element);
-      const uint4 first = load_16(from);
-      const uint4 second = load_16(from + 16);
-      pairs[0] = first.x, pairs[1] = first.y, pairs[2] = first.z, pairs[3] = first.w;
-      pairs[4] = second.x, pairs[5] = second.y, pairs[6] = second.z, pairs[7] = second.w;
-    }
-    if constexpr (x_format == x_bf16_q8a) quantise_half_group(pairs);
+    const u8* from = reinterpret_cast<const u8*>(args.x + row * args.x_stride0 +
+                                                 group * args.x_stride1 + element);
+    const uint4 first = load_16_if(from, is_there);
+    const uint4 second = load_16_if(from + 16, is_there);
+    x[0] = first.x, x[1] = first.y, x[2] = first.z, x[3] = first.w;
+    x[4] = second.x, x[5] = second.y, x[6] = second.z, x[7] = second.w;
   }
+}
+
+// What load_row_chunk brought, quantised and in slot order. All lanes of a warp call it.
+__device__ __forceinline__ void prepare_row_chunk(u32 (&x)[8]) {
+  if constexpr (x_format == x_codes_q8a) decode_row_codes(x, {x[0], x[1], x[2], x[3]}, x[4]);
+  if constexpr (x_format == x_bf16_q8a) quantise_half_group(x);
 #pragma unroll
   for (int s = 0; s < words_per_chunk; ++s) {
     const WordPairs ordered =
-        in_slot_order<static_cast<SlotOrder>(slot_order)>(pairs[2 * s], pairs[2 * s + 1]);
+        in_slot_order<static_cast<SlotOrder>(slot_order)>(x[2 * s], x[2 * s + 1]);
     x[2 * s] = ordered.low;
     x[2 * s + 1] = ordered.high;
   }

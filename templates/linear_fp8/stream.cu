@@ -82,23 +82,34 @@ using Sums = float[row_blocks][4];
 using XPart = u32[part_chunks][row_blocks][8];  // two registers for each of the four mma of a chunk
 
 __device__ __forceinline__ void multiply_chunk(Sums& sums, const u32 (&x)[row_blocks][8],
-                                               const uint4& top, const uint4& bottom, u32 factor,
-                                               u32 more) {
+                                               const uint4& top, const uint4& bottom,
+                                               u32 scale_byte, bool any_is_wide) {
   const u32 top_words[4] = {top.x, top.y, top.z, top.w};
   const u32 bottom_words[4] = {bottom.x, bottom.y, bottom.z, bottom.w};
+  const u32 factor = first_factor(min(scale_byte, largest_single_scale));
+  WordPairs a[words_per_chunk];
+  WordPairs b[words_per_chunk];
 #pragma unroll
   for (int s = 0; s < words_per_chunk; ++s) {
     constexpr auto layout = static_cast<WeightLayout>(weight_layout);
     constexpr auto order = static_cast<SlotOrder>(slot_order);
-    const WordPairs a = decode_weights<layout, order>(top_words[s], factor);
-    const WordPairs b = decode_weights<layout, order>(bottom_words[s], factor);
-    const u32 a0 = multiply_bf16x2(a.low, more);
-    const u32 a1 = multiply_bf16x2(b.low, more);
-    const u32 a2 = multiply_bf16x2(a.high, more);
-    const u32 a3 = multiply_bf16x2(b.high, more);
+    a[s] = decode_weights<layout, order>(top_words[s], factor);
+    b[s] = decode_weights<layout, order>(bottom_words[s], factor);
+  }
+  if (any_is_wide) {
+    const u32 more = second_factor(scale_byte);
+#pragma unroll
+    for (int s = 0; s < words_per_chunk; ++s) {
+      a[s] = {multiply_bf16x2(a[s].low, more), multiply_bf16x2(a[s].high, more)};
+      b[s] = {multiply_bf16x2(b[s].low, more), multiply_bf16x2(b[s].high, more)};
+    }
+  }
+#pragma unroll
+  for (int s = 0; s < words_per_chunk; ++s) {
 #pragma unroll
     for (int r = 0; r < row_blocks; ++r)
-      multiply_add(sums[r], a0, a1, a2, a3, x[r][2 * s], x[r][2 * s + 1]);
+      multiply_add(sums[r], a[s].low, b[s].low, a[s].high, b[s].high, x[r][2 * s],
+                   x[r][2 * s + 1]);
   }
 }
 
@@ -156,11 +167,17 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
     for (int r = 0; r < row_blocks; ++r)
       load_row_chunk(x[j][r], args, 8 * r + lane / 4, group, first_chunk + j, j < own_chunks);
   }
+#pragma unroll
+  for (int j = 0; j < part_chunks; ++j) {
+#pragma unroll
+    for (int r = 0; r < row_blocks; ++r) prepare_row_chunk(x[j][r]);
+  }
 
 #pragma unroll 1
   for (int pass = 0; pass < passes; ++pass) {
     const u32 own_scales = next_scales;
     next_scales = scale_of(pass + 1);
+    const bool any_is_wide = __any_sync(all_lanes, own_scales > largest_single_scale);
     Sums sums = {};
 #pragma unroll
     for (int j = 0; j < part_chunks; ++j) {
@@ -168,8 +185,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
       const uint4 top = load_shared_16(weights.slot(pass, j));
       const uint4 bottom = load_shared_16(weights.slot(pass, j) + block_bytes);
       const u32 byte = __shfl_sync(all_lanes, own_scales, 2 * j + lane % 4 / 2);
-      multiply_chunk(sums, x[j], top, bottom, first_factor(min(byte, largest_single_scale)),
-                     second_factor(byte));
+      multiply_chunk(sums, x[j], top, bottom, byte, any_is_wide);
       weights.start(pass + passes_ahead, j);
     }
 

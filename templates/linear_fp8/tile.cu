@@ -4,7 +4,9 @@
 // shared: `stages` slots, each one chunk of x [tile_rows][64] in bf16 and of w [tile_columns][64]
 //
 // Weights stay FP8 in shared memory and become bf16 in registers; every warp decodes what it
-// multiplies. While the second half of a chunk is multiplied, the first half of the next is read, so
+// multiplies. They are the 16-row operand of the mma and x is the 8-column one: so what a 16-byte
+// load brings of x are two register pairs that the mma takes as they are, and decoding can write the
+// four neighbouring registers of the other operand. While the second half of a chunk is multiplied, the first half of the next is read, so
 // one barrier a chunk suffices. A row of x in a slot has its 16-byte pieces at piece ^ (row & 1),
 // so that eight lanes (two rows, every second piece) meet all banks.
 #include "kiln_args.h"
@@ -20,10 +22,10 @@
 constexpr int threads = warp_lanes * warps_along_rows * warps_along_columns;
 constexpr int warp_rows = tile_rows / warps_along_rows;
 constexpr int warp_columns = tile_columns / warps_along_columns;
-constexpr int row_blocks = warp_rows / 16;       // of an mma's 16 rows
-constexpr int column_blocks = warp_columns / 8;  // of an mma's 8 columns
+constexpr int row_blocks = warp_rows / 8;         // rows of y in an mma
+constexpr int column_blocks = warp_columns / 16;  // columns of y in an mma
 constexpr int scale_blocks = warp_columns / 32;
-static_assert(row_blocks * 16 * warps_along_rows == tile_rows);
+static_assert(row_blocks * 8 * warps_along_rows == tile_rows);
 static_assert(scale_blocks * 32 * warps_along_columns == tile_columns);
 
 constexpr int x_row_bytes = chunk_elements * 2;
@@ -177,17 +179,19 @@ class Scales {
   u32 next_ = 0;
 };
 
-using Sums = float[row_blocks][column_blocks][4];
-using XHalf = uint4[row_blocks][2];      // rows g and g + 8: 8 elements
-using WBlocks = uint4[column_blocks];  // 16 codes
+using Sums = float[column_blocks][row_blocks][4];
+using XHalf = uint4[row_blocks];         // row g: 8 elements
+using WBlocks = uint4[column_blocks][2];  // columns g and g + 8: 16 codes
 
 // Half h of the chunk at x_from: pieces 2 q + h.
 __device__ __forceinline__ void load_x(XHalf& x, u32 x_from) {
 #pragma unroll
-  for (int i = 0; i < row_blocks; ++i) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) x[i][r] = load_shared_16(x_from + (16 * i + 8 * r) * x_row_bytes);
-  }
+  for (int i = 0; i < row_blocks; ++i) x[i] = load_shared_16(x_from + 8 * i * x_row_bytes);
+}
+
+__device__ __forceinline__ void load_w(uint4 (&w)[2], u32 w_from) {
+  w[0] = load_shared_16(w_from);
+  w[1] = load_shared_16(w_from + block_bytes);
 }
 
 template <int half>
@@ -196,48 +200,37 @@ __device__ __forceinline__ u32 word_of(const uint4& words, int step) {
   return step == 0 ? words.z : words.w;
 }
 
+__device__ __forceinline__ WordPairs decode_word(u32 word, u32 factor, u32 more) {
+  WordPairs pairs = decode_weights<static_cast<WeightLayout>(weight_layout),
+                                   static_cast<SlotOrder>(slot_order)>(word, factor);
+  if constexpr (scale_factors == 2)
+    pairs = {multiply_bf16x2(pairs.low, more), multiply_bf16x2(pairs.high, more)};
+  return pairs;
+}
+
 // Multiplies half of a chunk. A block of w is replaced by that of the next chunk after its last use.
 template <int half>
 __device__ __forceinline__ void multiply_half(Sums& sums, const XHalf& x, WBlocks& w,
                                               const u32 (&factors)[scale_blocks],
                                               const u32 (&more)[scale_blocks], u32 next_w) {
-  constexpr int together = column_blocks % 2 == 0 ? 2 : 1;
 #pragma unroll
-  for (int j0 = 0; j0 < column_blocks; j0 += together) {
-    WordPairs b[together][2];
-#pragma unroll
-    for (int j = 0; j < together; ++j) {
-#pragma unroll
-      for (int step = 0; step < 2; ++step) {
-        const int block = (j0 + j) / 4;
-        b[j][step] =
-            decode_weights<static_cast<WeightLayout>(weight_layout),
-                           static_cast<SlotOrder>(slot_order)>(word_of<half>(w[j0 + j], step),
-                                                               factors[block]);
-        if constexpr (scale_factors == 2) {
-          b[j][step].low = multiply_bf16x2(b[j][step].low, more[block]);
-          b[j][step].high = multiply_bf16x2(b[j][step].high, more[block]);
-        }
-      }
-      if constexpr (half == 1) w[j0 + j] = load_shared_16(next_w + (j0 + j) * block_bytes);
-    }
+  for (int j = 0; j < column_blocks; ++j) {
+    WordPairs top[2];
+    WordPairs bottom[2];
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-#pragma unroll
-      for (int j = 0; j < together; ++j) {
-#pragma unroll
-        for (int i = 0; i < row_blocks; ++i) {
-          const uint4& top = x[i][0];
-          const uint4& bottom = x[i][1];
-          if (step == 0)
-            multiply_add(sums[i][j0 + j], top.x, bottom.x, top.y, bottom.y, b[j][step].low,
-                         b[j][step].high);
-          else
-            multiply_add(sums[i][j0 + j], top.z, bottom.z, top.w, bottom.w, b[j][step].low,
-                         b[j][step].high);
-        }
-      }
+      top[step] = decode_word(word_of<half>(w[j][0], step), factors[j / 2], more[j / 2]);
+      bottom[step] = decode_word(word_of<half>(w[j][1], step), factors[j / 2], more[j / 2]);
     }
+    if constexpr (half == 1) load_w(w[j], next_w + 2 * j * block_bytes);
+#pragma unroll
+    for (int i = 0; i < row_blocks; ++i)
+      multiply_add(sums[j][i], top[0].low, bottom[0].low, top[0].high, bottom[0].high, x[i].x,
+                   x[i].y);
+#pragma unroll
+    for (int i = 0; i < row_blocks; ++i)
+      multiply_add(sums[j][i], top[1].low, bottom[1].low, top[1].high, bottom[1].high, x[i].z,
+                   x[i].w);
   }
 }
 
@@ -256,7 +249,7 @@ __device__ __forceinline__ void multiply_chunks(Sums& sums, const Args& args, Ch
   u32 slot = 0;
   load_x(x[0], x_base);
 #pragma unroll
-  for (int j = 0; j < column_blocks; ++j) w[j] = load_shared_16(w_base + j * block_bytes);
+  for (int j = 0; j < column_blocks; ++j) load_w(w[j], w_base + 2 * j * block_bytes);
 
 #pragma unroll 1
   for (int chunk = 0; chunk < count; ++chunk) {
@@ -285,56 +278,65 @@ __device__ __forceinline__ void multiply_chunks(Sums& sums, const Args& args, Ch
   }
 }
 
-// Lane q of four gets element q of every lane: v[t] of lane q becomes v[q] of lane t.
-__device__ __forceinline__ void transpose_in_quad(u32 (&v)[4]) {
-  const int q = lane_id() % 4;
+// A warp's sums go through shared memory, 8 rows of y at a time: lanes hold columns, y has rows.
+// Row r of the 8 starts at r * exchange_pitch, so that the lanes of a store meet all banks.
+template <typename Element>
+constexpr int exchange_pitch = warp_columns + 16 / static_cast<int>(sizeof(Element));
+
+template <typename Element>
+__device__ __forceinline__ void leave(Element* to, float value) {
+  if constexpr (sizeof(Element) == 2)
+    *to = static_cast<Element>(to_bf16x2(value, 0));
+  else
+    *to = value;
+}
+
+template <typename Element, typename RowOfY>
+__device__ __forceinline__ void store_sums(const Sums& sums, Element* exchange, i64 rows_left,
+                                           int columns_left, const RowOfY& row_of_y) {
+  constexpr int per_store = 16 / static_cast<int>(sizeof(Element));
+  constexpr int stores_per_row = warp_columns / per_store;
+  const int lane = lane_id();
+  const int g = lane / 4;
+  const int q = lane % 4;
 #pragma unroll
-  for (int distance = 1; distance <= 2; distance *= 2) {
-    const bool is_upper = (q & distance) != 0;
+  for (int i = 0; i < row_blocks; ++i) {
+    __syncwarp();
 #pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      if (t & distance) continue;
-      const u32 received =
-          __shfl_xor_sync(all_lanes, is_upper ? v[t] : v[t + distance], distance);
-      if (is_upper) v[t] = received;
-      else v[t + distance] = received;
+    for (int j = 0; j < column_blocks; ++j) {
+#pragma unroll
+      for (int v = 0; v < 4; ++v)
+        leave(exchange + (2 * q + v % 2) * exchange_pitch<Element> + 16 * j + g + v / 2 * 8,
+              sums[j][i][v]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int s = lane; s < 8 * stores_per_row; s += warp_lanes) {
+      const int row = s / stores_per_row;
+      const int column = s % stores_per_row * per_store;
+      if (8 * i + row < rows_left && column < columns_left)
+        store_16(row_of_y(8 * i + row) + column,
+                 *reinterpret_cast<const uint4*>(exchange + row * exchange_pitch<Element> + column));
     }
   }
 }
 
-__device__ __forceinline__ void store_sums(const Args& args, const Tile& tile, const Sums& sums) {
-  const int g = lane_id() / 4;
-  const int q = lane_id() % 4;
-  const i64 first_row = tile.row + warp_id() % warps_along_rows * warp_rows + g;
-  const int first_column = tile.column + warp_id() / warps_along_rows * warp_columns;
-#pragma unroll
-  for (int i = 0; i < row_blocks; ++i) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const i64 row = first_row + 16 * i + 8 * r;
-#pragma unroll
-      for (int j = 0; j < column_blocks; j += 4) {
-        const int column = first_column + 8 * j;
-        const bool is_inside = row < args.num_rows && column < columns;
-        if constexpr (output == output_bf16) {
-          u32 v[4];
-#pragma unroll
-          for (int t = 0; t < 4; ++t)
-            v[t] = to_bf16x2(sums[i][j + t][2 * r], sums[i][j + t][2 * r + 1]);
-          transpose_in_quad(v);
-          if (is_inside)
-            store_16(y_bf16(args, row, tile.group) + column + 8 * q, {v[0], v[1], v[2], v[3]});
-        } else if (is_inside) {
-          float* to = (output == output_f32 ? y_f32(args, row, tile.group)
-                                            : partial(args, tile.split, row, tile.group)) +
-                      column + 2 * q;
-#pragma unroll
-          for (int t = 0; t < 4; ++t)
-            store_8(to + 8 * t, {sums[i][j + t][2 * r], sums[i][j + t][2 * r + 1]});
-        }
-      }
-    }
-  }
+__device__ __forceinline__ void store_sums(const Args& args, const Tile& tile, const Sums& sums,
+                                           u8* shared) {
+  using Element = TypeOfOutput<output>;
+  constexpr int exchange_bytes = 8 * exchange_pitch<Element> * static_cast<int>(sizeof(Element));
+  static_assert(exchange_bytes * threads / warp_lanes <= stages * slot_bytes);
+  const i64 row = tile.row + warp_id() % warps_along_rows * warp_rows;
+  const int column = tile.column + warp_id() / warps_along_rows * warp_columns;
+  Element* exchange = reinterpret_cast<Element*>(shared + warp_id() * exchange_bytes);
+  store_sums(sums, exchange, args.num_rows - row, columns - column, [&](int r) {
+    if constexpr (output == output_bf16)
+      return y_bf16(args, row + r, tile.group) + column;
+    else if constexpr (output == output_f32)
+      return y_f32(args, row + r, tile.group) + column;
+    else
+      return partial(args, tile.split, row + r, tile.group) + column;
+  });
 }
 
 extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
@@ -356,5 +358,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
 
   Sums sums = {};
   multiply_chunks(sums, args, copies, scales, shared, end - first);
-  store_sums(args, find_tile(args.num_rows), sums);
+  wait_for_copies<0>();
+  __syncthreads();  // the slots are free
+  store_sums(args, find_tile(args.num_rows), sums, slots);
 }
