@@ -35,11 +35,10 @@ __device__ __forceinline__ float upper_half(u32 pair) {
 }
 
 __device__ __forceinline__ u32 largest_of_group(const Piece& x) {
-  u32 largest = max_magnitude_bf16x2(max_magnitude_bf16x2(x.pairs[0], x.pairs[1]),
-                                     max_magnitude_bf16x2(x.pairs[2], x.pairs[3]));
+  u32 largest = largest_magnitude(x.pairs);
 #pragma unroll
   for (int distance = 1; distance < lanes_per_group; distance *= 2)
-    largest = max_magnitude_bf16x2(largest, __shfl_xor_sync(all_lanes, largest, distance));
+    largest = max_or_nan_bf16x2(largest, __shfl_xor_sync(all_lanes, largest, distance));
   return larger_half(largest);
 }
 

@@ -23,16 +23,26 @@ __device__ __forceinline__ u32 max_bf16x2(u32 a, u32 b) {
   return d;
 }
 
-// The larger magnitude of both, NaN if one is NaN; the sign says nothing.
-__device__ __forceinline__ u32 max_magnitude_bf16x2(u32 a, u32 b) {
+__device__ __forceinline__ u32 magnitude_bf16x2(u32 pair) { return pair & 0x7fff7fffu; }
+
+// NaN if one is NaN. (max.xorsign.abs would spare the two magnitudes but begins with sm_86.)
+__device__ __forceinline__ u32 max_or_nan_bf16x2(u32 a, u32 b) {
   u32 d;
-  asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
+}
+
+template <int count>
+__device__ __forceinline__ u32 largest_magnitude(const u32 (&pairs)[count]) {
+  u32 largest = magnitude_bf16x2(pairs[0]);
+#pragma unroll
+  for (int i = 1; i < count; ++i) largest = max_or_nan_bf16x2(largest, magnitude_bf16x2(pairs[i]));
+  return largest;
 }
 
 // Bits of the larger magnitude of the two halves; above 0x7f80 for NaN.
 __device__ __forceinline__ u32 larger_half(u32 pair) {
-  return max(pair & 0x7fffu, (pair >> 16) & 0x7fffu);
+  return max(pair & 0x7fffu, pair >> 16 & 0x7fffu);
 }
 
 // 2^(byte - 127) is the smallest power of two that is at least value: value > 0, normal.

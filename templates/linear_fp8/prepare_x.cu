@@ -58,10 +58,9 @@ extern "C" __global__ void __launch_bounds__(threads)
       const uint2 high = decode_e4m3x4(pairs[i][1], scale);
       pairs[i][0] = low.x, pairs[i][1] = low.y, pairs[i][2] = high.x, pairs[i][3] = high.y;
     } else {
-      u32 largest = max_magnitude_bf16x2(max_magnitude_bf16x2(pairs[i][0], pairs[i][1]),
-                                         max_magnitude_bf16x2(pairs[i][2], pairs[i][3]));
-      largest = max_magnitude_bf16x2(largest, __shfl_xor_sync(all_lanes, largest, 1));
-      largest = max_magnitude_bf16x2(largest, __shfl_xor_sync(all_lanes, largest, 2));
+      u32 largest = largest_magnitude(pairs[i]);
+      largest = max_or_nan_bf16x2(largest, __shfl_xor_sync(all_lanes, largest, 1));
+      largest = max_or_nan_bf16x2(largest, __shfl_xor_sync(all_lanes, largest, 2));
       round_to_grid(pairs[i], q8a_grid(larger_half(largest)));
     }
     const i64 piece = first + i * threads;

@@ -22,10 +22,8 @@ __device__ __forceinline__ void decode_row_codes(u32 (&pairs)[8], const uint4& c
 
 // Q8a on 16 elements; a group of 32 is those of two neighbouring lanes.
 __device__ __forceinline__ void quantise_half_group(u32 (&pairs)[8]) {
-  u32 largest = max_magnitude_bf16x2(pairs[0], pairs[1]);
-#pragma unroll
-  for (int i = 2; i < 8; ++i) largest = max_magnitude_bf16x2(largest, pairs[i]);
-  largest = max_magnitude_bf16x2(largest, __shfl_xor_sync(all_lanes, largest, 1));
+  u32 largest = largest_magnitude(pairs);
+  largest = max_or_nan_bf16x2(largest, __shfl_xor_sync(all_lanes, largest, 1));
   round_to_grid(pairs, q8a_grid(larger_half(largest)));
 }
 
