@@ -45,10 +45,11 @@ Unusable needs_a_writer(const std::string& path, std::string_view wrong) {
                   fmt::format("open it once for writing (`kiln build --db {}`)", path));
 }
 
-// What looks as if it needed a writer may be the moment in which one comes or goes.
-class NeedsAWriter : public Unusable {
+// What looks like the leavings of a writer may be the moment in which one comes or goes.
+class LeftByAWriter : public Unusable {
  public:
-  explicit NeedsAWriter(const Unusable& unusable) : Unusable(unusable) {}
+  LeftByAWriter(const std::string& path, std::string_view wrong)
+      : Unusable(needs_a_writer(path, wrong)) {}
 };
 constexpr int kReadAttempts = 20;
 constexpr std::chrono::milliseconds kReadPause{5};
@@ -365,34 +366,26 @@ void Layer::read(const Work& work) {
     opened_ = {};
     opened_ = origin_ == Origin::inherited ? open_inherited(path_) : open_for_reading(path_);
   }
-  if (!opened_.database) return;
-  if (!opened_.read_only || opened_.immutable || origin_ == Origin::inherited) {
-    work(*opened_.database);
-    return;
-  }
-  // Beside a writer that comes and goes. The snapshot is taken before anything is read, because
-  // that is what its going can break; then it stays.
-  for (int attempt = 1;; ++attempt) {
+  const std::unique_ptr<Transaction> snapshot = take_snapshot();
+  if (opened_.database) work(*opened_.database);
+}
+
+// Of a file beside which a writer may come and go. The snapshot is taken before anything is read,
+// because that is what its going can break; then it stays. None for any other file.
+std::unique_ptr<Transaction> Layer::take_snapshot() {
+  for (int attempt = 1; opened_.database && opened_.read_only && !opened_.immutable; ++attempt) {
     try {
-      opened_.database->execute("BEGIN");
+      auto snapshot = std::make_unique<Transaction>(*opened_.database, Transaction::Kind::read);
       opened_.database->query_integer("SELECT count(*) FROM meta");
-      break;
+      return snapshot;
     } catch (const SqliteError& error) {
       if (!is_writers_going(error) || attempt == kReadAttempts) throw;
     }
     std::this_thread::sleep_for(kReadPause);
     opened_ = {};
     opened_ = open_for_reading(path_);
-    if (!opened_.database) return;
-    if (opened_.immutable) break;
   }
-  try {
-    work(*opened_.database);
-  } catch (...) {
-    if (!opened_.immutable) opened_.database->execute("ROLLBACK");
-    throw;
-  }
-  if (!opened_.immutable) opened_.database->execute("COMMIT");
+  return nullptr;
 }
 
 void Layer::write(const Work& work, std::vector<std::string>& warnings) {
@@ -432,7 +425,7 @@ Layer::Opened Layer::open_for_reading(const std::string& path) {
       return open_as_it_is(path);
     } catch (const SqliteError& error) {
       if (!is_writers_going(error) || attempt == kReadAttempts || !file_id(path)) throw;
-    } catch (const NeedsAWriter&) {
+    } catch (const LeftByAWriter&) {
       if (attempt == kReadAttempts) throw;
     }
     std::this_thread::sleep_for(kReadPause);
@@ -458,10 +451,9 @@ Layer::Opened Layer::open_as_it_is(const std::string& path) {
       side_file_bytes(path, "-shm") >= 0 && (has_log || is_shared_memory_in_use(path));
   const bool has_journal = side_file_bytes(path, "-journal") > 0;
   if (has_log && !has_shared_memory) {
-    throw NeedsAWriter(
-        needs_a_writer(path,
-                       "has the write-ahead log of its last writer beside it, which only "
-                       "a writer can take in"));
+    throw LeftByAWriter(path,
+                        "has the write-ahead log of its last writer beside it, which only a "
+                        "writer can take in");
   }
   const bool has_writer = has_shared_memory || has_journal;
   opened.immutable = !has_writer;
@@ -475,10 +467,9 @@ Layer::Opened Layer::open_as_it_is(const std::string& path) {
     kind = classify(*opened.database);
   } catch (const SqliteError& error) {
     if (error.code() != SQLITE_READONLY || !has_journal) throw;
-    throw NeedsAWriter(
-        needs_a_writer(path,
-                       "has the journal of a writer that was ended beside it, which only a writer "
-                       "can roll back"));
+    throw LeftByAWriter(path,
+                        "has the journal of a writer that was ended beside it, which only a writer "
+                        "can roll back");
   }
   switch (kind) {
     case FileKind::current:

@@ -120,6 +120,7 @@ class Layer {
   void upgrade(std::vector<std::string>& warnings);
   void tell_inherited(Access access, std::vector<std::string>& warnings);
   void check_process() const;
+  std::unique_ptr<Transaction> take_snapshot();
 
   const std::string path_;
   const Origin origin_;

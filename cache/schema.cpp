@@ -312,32 +312,33 @@ std::map<std::string, std::string> objects_of(Database& database, std::string_vi
   return objects;
 }
 
-// Without comments.
-std::map<std::string, std::string> tables_of(Database& database) {
-  std::map<std::string, std::string> tables = objects_of(database, "'table', 'index'");
-  for (auto& [name, sql] : tables) sql = normalised_sql(sql);
-  return tables;
+std::map<std::string, std::string> tables_and_indexes_of(Database& database) {
+  return objects_of(database, "'table', 'index'");
 }
 
 std::map<std::string, std::string> views_of(Database& database) {
   return objects_of(database, "'view'");
 }
 
-std::map<std::string, std::string> of_new_store(
-    std::map<std::string, std::string> (*objects)(Database&)) {
-  Database scratch(":memory:", SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX);
-  create_schema(scratch);
-  return objects(scratch);
-}
-
-const std::map<std::string, std::string>& expected_tables() {
-  static const auto tables = of_new_store(tables_of);
+// Without comments.
+std::map<std::string, std::string> tables_of(Database& database) {
+  std::map<std::string, std::string> tables = tables_and_indexes_of(database);
+  for (auto& [name, sql] : tables) sql = normalised_sql(sql);
   return tables;
 }
 
-const std::map<std::string, std::string>& expected_views() {
-  static const auto views = of_new_store(views_of);
-  return views;
+// What a new store has.
+struct ExpectedObjects {
+  std::map<std::string, std::string> tables;
+  std::map<std::string, std::string> views;
+};
+const ExpectedObjects& expected_objects() {
+  static const auto expected = [] {
+    Database scratch(":memory:", SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX);
+    create_schema(scratch);
+    return ExpectedObjects{.tables = tables_of(scratch), .views = views_of(scratch)};
+  }();
+  return expected;
 }
 
 }  // namespace
@@ -379,7 +380,7 @@ std::string normalised_sql(std::string_view sql) {
 
 std::string schema_structure() {
   std::string all;
-  for (const auto& [name, sql] : expected_tables()) all += sql + ";\n";
+  for (const auto& [name, sql] : expected_objects().tables) all += sql + ";\n";
   return all;
 }
 
@@ -392,13 +393,15 @@ void create_schema(Database& database) {
 
 void refresh_views(Database& database) {
   const std::map<std::string, std::string> views = views_of(database);
-  const std::map<std::string, std::string> tables = tables_of(database);
-  for (const auto& [name, sql] : expected_views()) {
+  for (const auto& [name, sql] : expected_objects().views) {
     const auto found = views.find(name);
-    const bool is_current =
-        found != views.end() && normalised_sql(found->second) == normalised_sql(sql);
-    if (is_current || tables.contains(name)) continue;  // a table of that name is the user's own
-    if (found != views.end()) database.execute("DROP VIEW " + name);
+    if (found == views.end()) {
+      // A table of that name is the user's own.
+      if (tables_and_indexes_of(database).contains(name)) continue;
+    } else {
+      if (normalised_sql(found->second) == normalised_sql(sql)) continue;
+      database.execute("DROP VIEW " + name);
+    }
     database.execute(sql);
   }
 }
@@ -454,7 +457,7 @@ FileKind classify(Database& database) {
   if (application != kApplicationId) return FileKind::foreign;
   if (version > kSchemaVersion) return FileKind::newer;
   if (version < kSchemaVersion) return FileKind::older;
-  for (const auto& [name, sql] : expected_tables()) {
+  for (const auto& [name, sql] : expected_objects().tables) {
     const auto found = tables.find(name);
     if (found == tables.end() || found->second != sql) return FileKind::defective;
   }

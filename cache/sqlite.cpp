@@ -139,8 +139,8 @@ int64_t Database::query_integer(std::string_view sql) {
 
 bool Database::is_read_only() const { return sqlite3_db_readonly(handle_, "main") == 1; }
 
-Transaction::Transaction(Database& database) : database_(database) {
-  database_.execute("BEGIN IMMEDIATE");
+Transaction::Transaction(Database& database, Kind kind) : database_(database) {
+  database_.execute(kind == Kind::write ? "BEGIN IMMEDIATE" : "BEGIN");
 }
 
 Transaction::~Transaction() {

@@ -104,11 +104,12 @@ class Database {
   std::multimap<std::string, StatementHandle, std::less<>> idle_statements_;
 };
 
-// Takes the write lock at once (BEGIN IMMEDIATE), so that a later statement cannot fail for want of
-// it. Rolls back unless committed.
+// write: takes the write lock at once (BEGIN IMMEDIATE), so that a later statement cannot fail for
+// want of it. read: one snapshot for all that is read. Rolls back unless committed.
 class Transaction {
  public:
-  explicit Transaction(Database& database);
+  enum class Kind { write, read };
+  explicit Transaction(Database& database, Kind kind = Kind::write);
   Transaction(const Transaction&) = delete;
   ~Transaction();
   void commit();

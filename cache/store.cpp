@@ -117,11 +117,10 @@ std::vector<const Record*> pointers(const std::vector<Record>& records) {
   return result;
 }
 
-// The better kind, then the newer; of equal ones the upper layer's, which comes first.
 // Of one key the newer decision stays, and of two of one date that of the upper layer.
 template <typename Key>
 void keep_newer(std::map<Key, DecisionRow>& newest, const Key& key, DecisionRow row) {
-  const auto [known, is_new] = newest.try_emplace(key, row);
+  const auto [known, is_new] = newest.try_emplace(key, std::move(row));  // moved when it is new
   if (!is_new && row.decision.decided_at > known->second.decision.decided_at) {
     known->second = std::move(row);
   }
@@ -137,12 +136,14 @@ class LayeredStore : public Store {
   explicit LayeredStore(const StoreOptions& options);
 
   StoreInfo info() override;
+  std::string trouble() override;
   std::vector<std::string> warnings() override;
 
   std::optional<DecisionRow> find_decision(const Problem& problem,
                                            std::string_view gpu_class) override;
   std::optional<DecisionRow> find_decision(const Problem& problem, std::string_view gpu_class,
                                            DecisionKind kind) override;
+  std::vector<DecisionRow> decisions(const Problem& problem, std::string_view gpu_class) override;
   std::vector<DecisionRow> list_decisions() override;
   std::vector<Problem> problems() override;
   std::vector<std::string> gpu_classes(const Problem& problem) override;
@@ -192,7 +193,10 @@ class LayeredStore : public Store {
   bool write(const Layer::Work& work);
   bool write(const Batch& batch);
 
-  std::vector<DecisionRow> decisions_by_kind(const Problem& problem, std::string_view gpu_class);
+  // The newest of each kind, best kind first: not judged, and judged.
+  std::map<DecisionKind, DecisionRow> newest_decisions(const Problem& problem,
+                                                       std::string_view gpu_class);
+  std::vector<DecisionRow> judged_decisions(const Problem& problem, std::string_view gpu_class);
   void judge(DecisionRow& row, const std::vector<Verification>& newest) const;
   std::vector<Verification> newest_verifications(const Problem& problem);
   void warn_damaged(Layer& layer, std::string_view what, const std::string& name,
@@ -203,7 +207,7 @@ class LayeredStore : public Store {
   std::shared_ptr<Layer> top_;                  // the writable one, null in a read-only store
   std::string path_;  // the file asked for, also when it could not be used
   std::string pack_;
-  std::string trouble_;  // as StoreInfo has it
+  std::string trouble_;  // as trouble() says it, but for a file that is gone
   std::vector<std::string> warnings_;
   std::set<std::string> warned_;
   std::set<std::pair<Layer*, Hash128>> damaged_binaries_;
@@ -420,10 +424,6 @@ StoreInfo LayeredStore::info() {
   info.pack = pack_;
   info.writable = top_ != nullptr;
   info.wal = top_ && top_->uses_wal();
-  info.trouble = trouble_;
-  if (top_ && info.trouble.empty() && !top_->has_kept_its_file()) {
-    info.trouble = fmt::format("the store {} was removed or replaced meanwhile", path_);
-  }
   if (!(top_ && top_->is_in_memory())) {
     for (const char* suffix : {"", "-wal"}) {
       info.file_bytes += std::max<int64_t>(0, side_file_bytes(info.path, suffix));
@@ -436,6 +436,14 @@ StoreInfo LayeredStore::info() {
     return false;
   });
   return info;
+}
+
+std::string LayeredStore::trouble() {
+  const std::lock_guard lock(mutex_);
+  if (trouble_.empty() && top_ && !top_->has_kept_its_file()) {
+    return fmt::format("the store {} was removed or replaced meanwhile", path_);
+  }
+  return trouble_;
 }
 
 std::vector<std::string> LayeredStore::warnings() {
@@ -460,7 +468,7 @@ std::optional<DecisionRow> LayeredStore::find_decision(const Problem& problem,
                                                        std::string_view gpu_class) {
   const std::lock_guard lock(mutex_);
   std::optional<DecisionRow> best;
-  for (DecisionRow& row : decisions_by_kind(problem, gpu_class)) {
+  for (DecisionRow& row : judged_decisions(problem, gpu_class)) {
     if (!best || is_sounder(row, *best)) best = std::move(row);
   }
   return best;
@@ -470,15 +478,21 @@ std::optional<DecisionRow> LayeredStore::find_decision(const Problem& problem,
                                                        std::string_view gpu_class,
                                                        DecisionKind kind) {
   const std::lock_guard lock(mutex_);
-  for (DecisionRow& row : decisions_by_kind(problem, gpu_class)) {
-    if (row.decision.kind == kind) return std::move(row);
-  }
-  return std::nullopt;
+  std::map<DecisionKind, DecisionRow> newest = newest_decisions(problem, gpu_class);
+  const auto found = newest.find(kind);
+  if (found == newest.end()) return std::nullopt;
+  judge(found->second, newest_verifications(problem));
+  return std::move(found->second);
 }
 
-// The newest of each kind, best kind first.
-std::vector<DecisionRow> LayeredStore::decisions_by_kind(const Problem& problem,
-                                                         std::string_view gpu_class) {
+std::vector<DecisionRow> LayeredStore::decisions(const Problem& problem,
+                                                 std::string_view gpu_class) {
+  const std::lock_guard lock(mutex_);
+  return judged_decisions(problem, gpu_class);
+}
+
+std::map<DecisionKind, DecisionRow> LayeredStore::newest_decisions(const Problem& problem,
+                                                                   std::string_view gpu_class) {
   std::map<DecisionKind, DecisionRow> newest;
   read_down([&](Database& database, Layer& layer) {
     for (Found<Decision>& found : read_decisions(database, problem, gpu_class)) {
@@ -492,6 +506,12 @@ std::vector<DecisionRow> LayeredStore::decisions_by_kind(const Problem& problem,
     }
     return hides_decision(database, problem, gpu_class);
   });
+  return newest;
+}
+
+std::vector<DecisionRow> LayeredStore::judged_decisions(const Problem& problem,
+                                                        std::string_view gpu_class) {
+  std::map<DecisionKind, DecisionRow> newest = newest_decisions(problem, gpu_class);
   std::vector<DecisionRow> rows;
   if (newest.empty()) return rows;
   const std::vector<Verification> evidence = newest_verifications(problem);
@@ -721,9 +741,9 @@ bool LayeredStore::write(const Batch& batch) {
   }
   int64_t newest_at = 0;
   if (const Decision* decision = batch.decision) {
-    for (const DecisionRow& row : decisions_by_kind(decision->problem, decision->gpu_class)) {
-      if (row.decision.kind == decision->kind) newest_at = row.decision.decided_at;
-    }
+    const auto newest = newest_decisions(decision->problem, decision->gpu_class);
+    const auto found = newest.find(decision->kind);
+    if (found != newest.end()) newest_at = found->second.decision.decided_at;
   }
   const bool written = write([&](Database& database) {
     for (const auto& [key, needed_by] : binaries) {

@@ -167,10 +167,6 @@ struct StoreInfo {
   std::string pack;  // read-only file, or ""
   bool writable = false;
   bool wal = false;
-  // Why something that was kept, or should have been, is not there for the next reader: a file that
-  // cannot be read or written, that was found damaged, or that was removed meanwhile. "" when all
-  // is well.
-  std::string trouble;
   int schema_version = kSchemaVersion;
   int64_t file_bytes = 0;
   int64_t decisions = 0;  // counts are over all layers
@@ -197,6 +193,10 @@ class Store {
   virtual StoreInfo info() = 0;
   virtual std::vector<std::string>
   warnings() = 0;  // what went wrong at open or since, one clear sentence each
+  // Why something that was kept, or should have been, is not there for the next reader: a file that
+  // cannot be read or written, that was found damaged, or that was removed meanwhile. "" when all
+  // is well.
+  virtual std::string trouble() = 0;
 
   // Decisions. Across layers, of one kind the newest counts. What a session uses is among the kinds
   // whose newest verifications all passed, so the best of these goes before one that failed; when
@@ -208,6 +208,9 @@ class Store {
   virtual std::optional<DecisionRow> find_decision(const Problem& problem,
                                                    std::string_view gpu_class,
                                                    DecisionKind kind) = 0;
+  // The newest of each kind, best kind first.
+  virtual std::vector<DecisionRow> decisions(const Problem& problem,
+                                             std::string_view gpu_class) = 0;
   // Of each problem and GPU class the one that find_decision() returns.
   virtual std::vector<DecisionRow> list_decisions() = 0;
   virtual std::vector<Problem> problems() = 0;  // every problem that anything is known about

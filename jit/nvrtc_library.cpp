@@ -51,11 +51,6 @@ fs::path resolved(const fs::path& path) {
   return error ? path : real;
 }
 
-std::string last_loader_error() {
-  const char* text = dlerror();
-  return text == nullptr ? "the loader gave no reason" : text;
-}
-
 std::string path_of_handle(void* handle) {
   link_map* map = nullptr;
   if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return "";
@@ -116,8 +111,8 @@ Builtins builtins_of(const NvrtcLibrary& library) {
                         "both from one toolkit",
                         library.version(), library.path, others)};
   }
-  void* handle = is_loadable(wanted) ? dlopen(wanted.c_str(), RTLD_NOW | RTLD_GLOBAL) : nullptr;
-  if (handle != nullptr) return {path_of_handle(handle), ""};
+  const LibraryFile file = open_library_file(wanted, RTLD_NOW | RTLD_GLOBAL);
+  if (file.handle != nullptr) return {path_of_handle(file.handle), ""};
   return {"", fmt::format("NVRTC {} at {} lacks its builtins: {} is neither in that folder nor on "
                           "the loader's path",
                           library.version(), library.path, wanted)};
@@ -127,20 +122,16 @@ Builtins builtins_of(const NvrtcLibrary& library) {
 NvrtcFound open_library(const std::string& name, const std::string& origin) {
   NvrtcFound found{.candidate = {.path = name, .origin = origin}};
   NvrtcCandidate& candidate = found.candidate;
-  if (!is_loadable(name)) {
-    candidate.why = kNotLoadable;
-    return found;
-  }
-  void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    candidate.why = last_loader_error();
+  const LibraryFile file = open_library_file(name);
+  if (file.handle == nullptr) {
+    candidate.why = file.why;
     return found;
   }
   NvrtcLibrary library;
-  library.handle = handle;
-  library.path = path_of_handle(handle);
+  library.handle = file.handle;
+  library.path = path_of_handle(file.handle);
   candidate.path = library.path;
-  const std::string missing = resolve_all(handle, library.functions);
+  const std::string missing = resolve_all(file.handle, library.functions);
   if (!missing.empty()) {
     candidate.why = fmt::format("it is not an NVRTC of CUDA 11.2 or newer: it lacks {}", missing);
     return found;
@@ -289,9 +280,10 @@ void refuse(NvrtcFound& found, std::string why) {
 
 // NVRTC opens its builtins by a bare name; once these are loaded, that name finds them.
 void load_builtins(NvrtcFound& found) {
-  if (dlopen(found.library->builtins_path.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
-  refuse(found, fmt::format("its builtins at {} do not load: {}", found.library->builtins_path,
-                            last_loader_error()));
+  const std::string& path = found.library->builtins_path;
+  const LibraryFile file = open_library_file(path, RTLD_NOW | RTLD_GLOBAL);
+  if (file.handle != nullptr) return;
+  refuse(found, fmt::format("its builtins at {} do not load: {}", path, file.why));
 }
 
 std::string searched(const NvrtcPlaces& places, const std::vector<NvrtcFound>& found) {

@@ -61,14 +61,14 @@ uint64_t stated_bytes(const void* args) noexcept {
   return bytes;
 }
 
-bool may_be_zero(const Op& op, const Field& field) {
+bool may_be_zero(const Op& op, const Sizes& fixed, const Field& field) {
   switch (field.kind) {
     case FieldKind::struct_bytes:
     case FieldKind::size:
       return false;
     case FieldKind::pointer:
     case FieldKind::stride:
-      return op.args[static_cast<size_t>(field.arg)].presence == Presence::optional;
+      return op.args[static_cast<size_t>(field.arg)].presence_in(fixed) != Presence::required;
     case FieldKind::workspace:
     case FieldKind::workspace_bytes:
       return true;
@@ -184,7 +184,7 @@ CallChecks::CallChecks(const Op& op, const Sizes& fixed) : op_(op), resolver_(op
   for (size_t i = 0; i < fields.size(); ++i) {
     const Field& field = fields[i];
     const int index = static_cast<int>(i);
-    if (!may_be_zero(op, field)) least_fields_ = index + 1;
+    if (!may_be_zero(op, fixed, field)) least_fields_ = index + 1;
     switch (field.kind) {
       case FieldKind::struct_bytes:
       case FieldKind::workspace_bytes:
@@ -201,7 +201,7 @@ CallChecks::CallChecks(const Op& op, const Sizes& fixed) : op_(op), resolver_(op
         const Arg& arg = op.args[static_cast<size_t>(field.arg)];
         PointerCheck check{.field = index,
                            .is_written = arg.kind != templates::ArgKind::input,
-                           .presence = arg.presence,
+                           .presence = arg.presence_in(fixed),
                            .misaligned_bits = static_cast<uint64_t>(arg.align_bytes) - 1};
         for (const std::string& dim : arg.dims) check.dims.push_back(resolver_.find(dim));
         pointers_.push_back(std::move(check));
@@ -306,8 +306,9 @@ bool CallChecks::writes_apart(const PointerCheck& check, const int64_t* fields) 
 bool CallChecks::pointer_holds(const PointerCheck& check, const int64_t* fields) noexcept {
   const auto pointer = static_cast<uint64_t>(fields[check.field]);
   if (pointer == 0) {
-    return check.presence == Presence::optional || is_empty(check, fields);
+    return check.presence != Presence::required || is_empty(check, fields);
   }
+  if (check.presence == Presence::absent) return false;
   bool good = (pointer & check.misaligned_bits) == 0;
   for (const StrideCheck& stride : check.strides) good = good && stride_holds(stride, fields);
   return (good && writes_apart(check, fields)) || is_empty(check, fields);
@@ -345,6 +346,10 @@ std::string CallChecks::explain_pointer(const PointerCheck& check, const int64_t
   if (pointer == 0) {
     return fmt::format("{}: {} is NULL, but it is required and not empty ({})", op_.name, name,
                        sizes_text(fields));
+  }
+  if (check.presence == Presence::absent) {
+    return fmt::format("{}: {} is {:#x}, but it must be NULL: it is used {}", op_.name, name,
+                       pointer, templates::condition_text(op_, op_.find_arg(name)->only_in));
   }
   if ((pointer & check.misaligned_bits) != 0) {
     return fmt::format("{}: {} is {:#x}, but it must be aligned to {} bytes", op_.name, name,

@@ -56,7 +56,7 @@ JudgedDecision judged(cache::Store& store, DecisionRow row, const Op& op, const 
   std::string lacking = evidence_lacking(result.row);
   if (!lacking.empty()) return refuse(Verdict::unproven, std::move(lacking));
 
-  result.is_current = result.recorded && plans.has(*result.recorded, op, fixed);
+  result.is_current = result.recorded && plans.has(*result.recorded, op, fixed, gpu.sm());
   if (result.is_current) return result;
   const char* changed = result.recorded ? "the kernel's source has changed since it was decided"
                                         : "the store lacks the plan that it was decided with";
@@ -95,21 +95,12 @@ Choice default_instead_of(const Choice& refused, const Op& op, const Sizes& fixe
 std::vector<JudgedDecision> judged_decisions(cache::Store& store, const Op& op, const Sizes& fixed,
                                              const Sizes& bucket, TodaysPlans& plans) {
   const Problem problem = problem_of(op, fixed, bucket);
-  const std::string gpu_class = gpu_class_key(plans.gpu());
   std::vector<JudgedDecision> decisions;
-  for (const DecisionKind kind : cache::kDecisionKinds) {
-    std::optional<DecisionRow> row = store.find_decision(problem, gpu_class, kind);
-    if (!row) continue;
-    decisions.push_back(judged(store, std::move(*row), op, fixed, plans));
+  for (DecisionRow& row : store.decisions(problem, gpu_class_key(plans.gpu()))) {
+    decisions.push_back(judged(store, std::move(row), op, fixed, plans));
     if (decisions.back().verdict == JudgedDecision::Verdict::serves) break;
   }
   return decisions;
-}
-
-Choice choose(cache::Store& store, const Op& op, const Sizes& fixed, const Sizes& bucket,
-              const Gpu& gpu) {
-  TodaysPlans plans(gpu, gpu.sm());
-  return choose(store, op, fixed, bucket, plans);
 }
 
 Choice choose(cache::Store& store, const Op& op, const Sizes& fixed, const Sizes& bucket,

@@ -54,8 +54,6 @@ std::vector<JudgedDecision> judged_decisions(cache::Store& store, const template
 Choice default_choice(const templates::Op& op, const templates::Sizes& fixed);
 Choice choose(cache::Store& store, const templates::Op& op, const templates::Sizes& fixed,
               const templates::Sizes& bucket, TodaysPlans& plans);
-Choice choose(cache::Store& store, const templates::Op& op, const templates::Sizes& fixed,
-              const templates::Sizes& bucket, const Gpu& gpu);
 
 // The default config in place of `refused`, with the reason.
 Choice default_instead_of(const Choice& refused, const templates::Op& op,

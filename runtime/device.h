@@ -1,6 +1,7 @@
 // The Device seam: one GPU behind the Driver API (cuda/) or the simulator (sim/).
-// Nothing above knows which one it has. launch() and capture_state() are the hot path: no lock, no
-// allocation, no throw. All else may be slow and fails with an Error.
+// Nothing above knows which one it has. launch() and capture_state() are the hot path: no throw,
+// and on a real GPU no lock and no allocation; the simulator does both, and runs the kernel before
+// it returns. All else may be slow and fails with an Error.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "jit/base/error.h"
@@ -17,7 +19,9 @@
 
 namespace kiln::runtime {
 
-using Stream = void*;  // cudaStream_t = CUstream; nullptr is the legacy default stream
+// cudaStream_t = CUstream; nullptr is the legacy default stream. The simulator takes only nullptr
+// and what its create_stream() gave.
+using Stream = void*;
 using DevicePtr = uint64_t;
 
 struct Dim3 {
@@ -91,12 +95,13 @@ class Device {
   // unsupported when the shared memory exceeds the opt-in limit.
   virtual LoadedKernel load(const jit::Binary& binary, int threads, int64_t dynamic_smem_bytes) = 0;
 
-  // After load(), before the first launch. Only devices that check use it; they check no kernel that
-  // was not described.
+  // After load(), before the first launch. Only devices that check use it; they check no kernel
+  // that was not described, and fail with driver_error for one that does not take the op's struct.
   virtual void describe(const LoadedKernel& /*kernel*/, const KernelSubject& /*subject*/) {}
 
   // `args` is the kernel's one parameter, copied by the driver. Any thread; another current context
-  // is restored afterwards.
+  // is restored afterwards. After a kernel has failed every further launch, copy, fill and wait
+  // fails with what the first one did.
   virtual LaunchResult launch(const LoadedKernel& kernel, Dim3 grid, const void* args,
                               Stream stream) noexcept = 0;
   virtual CaptureState capture_state(Stream stream) noexcept = 0;
@@ -116,7 +121,7 @@ class Device {
   // synchronisation. Graphs are destroyed before their Device.
   virtual Stream create_stream() = 0;
   virtual void destroy_stream(Stream stream) noexcept = 0;
-  virtual void synchronize(Stream stream) = 0;
+  virtual void synchronize(Stream stream) = 0;    // driver_error, and no more capture, inside one
   virtual void begin_capture(Stream stream) = 0;  // thread-local mode
   virtual std::unique_ptr<Graph> end_capture(Stream stream) = 0;
   virtual void launch_graph(Graph& graph, Stream stream) = 0;

@@ -38,7 +38,7 @@ std::string Session::why_supported(std::string_view op_name, const char* shape_t
   }
   const Gpu& gpu = device_->info().gpu;
   const ServedShape shape(op, 0, fixed, *device_);
-  TodaysPlans plans = todays_plans();
+  TodaysPlans plans(device_->info().gpu);
   const ServedVariant variant = describe_variant(shape, op.default_config(fixed), plans);
   if (const auto broken = limit_broken(variant.launches, gpu)) {
     fail(Status::unsupported, "{} {}: {}: use a smaller shape or another device", op.name,
@@ -125,7 +125,7 @@ std::optional<BrokenLimit> Session::resources_known_broken(const ServedVariant& 
 // included the bucket; before that the first call prepares it.
 Json Session::explain_unprepared(ServedShape& shape, size_t bucket) {
   const Config fallback = shape.op.default_config(shape.fixed);
-  TodaysPlans plans = todays_plans();
+  TodaysPlans plans(device_->info().gpu);
   Choice choice = choose(*store_, shape.op, shape.fixed, shape.bucket_sizes[bucket], plans);
   ServedVariant variant = describe_variant(shape, choice.config, plans);
   if (choice.config != fallback) {

@@ -51,27 +51,29 @@ cache::PlanRecord plan_record(const templates::Op& op, const templates::Sizes& f
 }
 
 const cache::PlanRecord& TodaysPlans::plan(const templates::Op& op, const templates::Sizes& fixed,
-                                           const templates::Config& config) {
-  const auto found = plans_.find({&op, fixed, config});
+                                           const templates::Config& config,
+                                           const std::string& arch) {
+  const auto found = plans_.find({&op, fixed, config, arch});
   if (found != plans_.end()) return found->second;
   const templates::LaunchPlan launches = op.plan(fixed, config, gpu_);
   std::vector<Hash128> binaries;
   for (const templates::KernelLaunch& launch : launches.kernels) {
-    binaries.push_back(jit::binary_key(templates::kernel_source(op, launch), arch_,
+    binaries.push_back(jit::binary_key(templates::kernel_source(op, launch), arch,
                                        templates::compile_options(launch)));
   }
   return plans_
-      .emplace(std::tuple(&op, fixed, config),
-               plan_record(op, fixed, config, arch_, launches, binaries))
+      .emplace(std::tuple(&op, fixed, config, arch),
+               plan_record(op, fixed, config, arch, launches, binaries))
       .first->second;
 }
 
 bool TodaysPlans::has(const cache::PlanRecord& record, const templates::Op& op,
-                      const templates::Sizes& fixed) {
+                      const templates::Sizes& fixed, const std::string& arch) {
   try {
-    const cache::PlanRecord& today = plan(
-        op, fixed, templates::parse_config(op, fixed, gpu_, parse_json(record.config, "config")));
-    return record.arch == today.arch && record.kernels == today.kernels;
+    const cache::PlanRecord& today =
+        plan(op, fixed,
+             templates::parse_config(op, fixed, gpu_, parse_json(record.config, "config")), arch);
+    return record.arch == arch && record.kernels == today.kernels;
   } catch (const Error&) {
     return false;  // the config is no longer in the space, or no longer legal
   }

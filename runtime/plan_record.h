@@ -24,24 +24,25 @@ cache::PlanRecord plan_record(const templates::Op& op, const templates::Sizes& f
                               const templates::LaunchPlan& launches,
                               std::span<const Hash128> binaries);
 
-// Plans as today's source makes them on `arch`, launched as it is planned for `gpu`. Each is made
-// once, because its keys hash all the source of its kernels. For one thread, and while `gpu` lives.
+// Plans as today's source makes them for an arch, launched as is planned for `gpu`. Each is made
+// once, because its keys hash all the source of its kernels. For one thread.
 class TodaysPlans {
  public:
-  TodaysPlans(const Gpu& gpu, std::string arch) : gpu_(gpu), arch_(std::move(arch)) {}
+  explicit TodaysPlans(Gpu gpu) : gpu_(std::move(gpu)) {}
   const Gpu& gpu() const { return gpu_; }
 
   // Fails when the config is not legal.
   const cache::PlanRecord& plan(const templates::Op& op, const templates::Sizes& fixed,
-                                const templates::Config& config);
-  // Is this plan still what its config means? Whatever was found out about one that is not says
-  // nothing of what would run.
-  bool has(const cache::PlanRecord& record, const templates::Op& op, const templates::Sizes& fixed);
+                                const templates::Config& config, const std::string& arch);
+  // Is this plan still what its config means on `arch`? Whatever was found out about one that is
+  // not says nothing of what would run.
+  bool has(const cache::PlanRecord& record, const templates::Op& op, const templates::Sizes& fixed,
+           const std::string& arch);
 
  private:
-  const Gpu& gpu_;
-  const std::string arch_;
-  std::map<std::tuple<const templates::Op*, templates::Sizes, templates::Config>, cache::PlanRecord>
+  const Gpu gpu_;
+  std::map<std::tuple<const templates::Op*, templates::Sizes, templates::Config, std::string>,
+           cache::PlanRecord>
       plans_;
 };
 

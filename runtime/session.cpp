@@ -90,7 +90,7 @@ class Session::PrepareScope {
 class Session::Preparation {
  public:
   Preparation(Session& session, const std::vector<WorkloadItem>& items)
-      : session_(session), todays_plans_(session.todays_plans()) {
+      : session_(session), todays_plans_(session.device_->info().gpu) {
     for (const WorkloadItem& item : items) add(item);
     collect_needs();
   }
@@ -367,16 +367,12 @@ ServedShape& Session::served_shape(const Op& op, const Sizes& fixed) {
   return *shape;
 }
 
-TodaysPlans Session::todays_plans() const {
-  return TodaysPlans(device_->info().gpu, workshop_->arch());
-}
-
 ServedVariant Session::describe_variant(const ServedShape& shape, const Config& config,
                                         TodaysPlans& plans) const {
   ServedVariant variant;
   variant.config = config;
   variant.launches = shape.op.plan(shape.fixed, config, device_->info().gpu);
-  for (const auto& kernel : plans.plan(shape.op, shape.fixed, config).kernels) {
+  for (const auto& kernel : plans.plan(shape.op, shape.fixed, config, workshop_->arch()).kernels) {
     variant.keys.push_back({.binary = kernel.binary,
                             .threads = kernel.threads,
                             .dynamic_smem_bytes = kernel.dynamic_smem_bytes});

@@ -78,7 +78,6 @@ class Session {
   void publish(ServedShape& shape);  // under the mutex
   ServedVariant describe_variant(const ServedShape& shape, const templates::Config& config,
                                  TodaysPlans& plans) const;
-  TodaysPlans todays_plans() const;
   std::optional<BrokenLimit> resources_known_broken(const ServedVariant& variant);
   Json explain_unprepared(ServedShape& shape, size_t bucket);
   Json explain_choice(const ServedShape& shape, const Choice& choice, const ServedVariant& variant);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "jit/base/error.h"
 
@@ -12,30 +13,28 @@ DevicePtr address_of(const void* memory) { return reinterpret_cast<DevicePtr>(me
 
 }  // namespace
 
-SessionMemory::~SessionMemory() {
-  for (const auto& [begin, bytes] : allocations_) device_.free(begin);
-}
-
 void* SessionMemory::allocate(size_t bytes) {
   if (bytes == 0 || bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max())) {
     fail(Status::invalid_argument, "expected a number of bytes to allocate, but {} came", bytes);
   }
-  const DevicePtr begin = device_.allocate(static_cast<int64_t>(bytes));
+  DeviceBuffer buffer(device_, static_cast<int64_t>(bytes));
+  const DevicePtr begin = buffer.get();
   const std::lock_guard lock(mutex_);
-  allocations_[begin] = bytes;
+  allocations_.emplace(begin, std::move(buffer));
   return reinterpret_cast<void*>(begin);
 }
 
 void SessionMemory::free(void* memory) {
   if (memory == nullptr) return;
+  decltype(allocations_)::node_type taken;  // freed without the lock
   {
     const std::lock_guard lock(mutex_);
-    if (allocations_.erase(address_of(memory)) == 0) {
+    taken = allocations_.extract(address_of(memory));
+    if (taken.empty()) {
       fail(Status::invalid_argument,
            "{} is not the begin of memory that this session allocated and still has", memory);
     }
   }
-  device_.free(address_of(memory));
 }
 
 void SessionMemory::write(void* memory, const void* from, size_t bytes) {
@@ -55,7 +54,8 @@ void SessionMemory::require_inside(const void* memory, size_t bytes) const {
   if (next == allocations_.begin()) {
     fail(Status::invalid_argument, "{} does not lie in memory that this session allocated", memory);
   }
-  const auto& [begin, size] = *--next;
+  const auto& [begin, buffer] = *--next;
+  const auto size = static_cast<size_t>(buffer.bytes());
   const size_t offset = address - begin;
   if (offset >= size) {
     fail(Status::invalid_argument, "{} does not lie in memory that this session allocated", memory);

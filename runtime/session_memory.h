@@ -13,7 +13,6 @@ namespace kiln::runtime {
 class SessionMemory {
  public:
   explicit SessionMemory(Device& device) : device_(device) {}
-  ~SessionMemory();
   SessionMemory(const SessionMemory&) = delete;
   SessionMemory& operator=(const SessionMemory&) = delete;
 
@@ -28,7 +27,7 @@ class SessionMemory {
 
   Device& device_;
   mutable std::mutex mutex_;
-  std::map<DevicePtr, size_t> allocations_;  // begin -> bytes
+  std::map<DevicePtr, DeviceBuffer> allocations_;  // by their begin
 };
 
 }  // namespace kiln::runtime

@@ -2,12 +2,15 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "jit/base/error.h"
+#include "kiln_build_id.h"
 #include "runtime/sim/sim_device.h"
 
 namespace kiln::runtime {
@@ -15,7 +18,7 @@ namespace {
 
 constexpr const char* kFile = "libkiln_sim.so";
 
-using OpenFunction = Device* (*)(const sim::SimOptions*);
+using BuildFunction = const char* (*)();
 
 // Beside the file that holds this code (libkiln.so, or a program with the library inside), and
 // where the build and the installation put libraries from there.
@@ -30,30 +33,22 @@ std::vector<std::filesystem::path> places() {
   if (self.empty()) self = std::filesystem::canonical("/proc/self/exe", error);
   for (std::filesystem::path folder = self.parent_path(); folder.has_relative_path();
        folder = folder.parent_path()) {
-    for (const char* below : {"", "lib", "lib/x86_64-linux-gnu", "runtime/sim"})
-      result.push_back(folder / below / kFile);
+    for (const char* below : {"", KILN_LIBDIR, "lib", "runtime/sim"}) {
+      std::filesystem::path place = folder / below / kFile;
+      if (std::find(result.begin(), result.end(), place) == result.end())
+        result.push_back(std::move(place));
+    }
     if (result.size() >= 12) break;
   }
   return result;
 }
 
-OpenFunction load_simulator() {
+std::filesystem::path find_library() {
   std::string tried;
   for (const std::filesystem::path& path : places()) {
     std::error_code error;
-    if (!std::filesystem::exists(path, error)) {
-      tried += "\n  " + path.string();
-      continue;
-    }
-    void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (handle == nullptr) {
-      fail(Status::not_found, "The simulator {} could not be loaded: {}", path.string(), dlerror());
-    }
-    const auto open = reinterpret_cast<OpenFunction>(dlsym(handle, "kiln_sim_open"));
-    if (open == nullptr) {
-      fail(Status::not_found, "{} is not Kiln's simulator: it has no kiln_sim_open", path.string());
-    }
-    return open;
+    if (std::filesystem::exists(path, error)) return path;
+    tried += "\n  " + path.string();
   }
   fail(Status::not_found,
        "The simulator {} was not found; it is installed beside libkiln.so. Searched:{}", kFile,
@@ -62,11 +57,31 @@ OpenFunction load_simulator() {
 
 }  // namespace
 
+OpenSimulator load_simulator(const std::filesystem::path& path) {
+  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (handle == nullptr) {
+    fail(Status::not_found, "The simulator {} could not be loaded: {}", path.string(), dlerror());
+  }
+  const auto open = reinterpret_cast<OpenSimulator>(dlsym(handle, "kiln_sim_open"));
+  if (open == nullptr) {
+    fail(Status::not_found, "{} is not Kiln's simulator: it has no kiln_sim_open", path.string());
+  }
+  const auto build = reinterpret_cast<BuildFunction>(dlsym(handle, "kiln_sim_build"));
+  const std::string_view found = build != nullptr ? build() : "an earlier one";
+  if (found != kBuildId) {
+    fail(Status::unsupported,
+         "{} is of another build of Kiln ({}) than the library that opens it ({}): install both "
+         "from one build",
+         path.string(), found, kBuildId);
+  }
+  return open;
+}
+
 std::unique_ptr<Device> open_simulator(std::string_view slug) {
   sim::SimOptions options{.gpu = find_gpu(slug)};
   const char* const check = std::getenv("KILN_SIM_CHECK");
   if (check != nullptr && std::string_view(check) == "0") options.checking = sim::Checking::off;
-  static const OpenFunction open = load_simulator();
+  static const OpenSimulator open = load_simulator(find_library());
   return std::unique_ptr<Device>(open(&options));
 }
 

@@ -1,6 +1,7 @@
 // The simulator, loaded on demand: a server that never asks for a `sim:` device never opens it.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string_view>
 
@@ -8,8 +9,17 @@
 
 namespace kiln::runtime {
 
-// A device "sim:<slug>". Fails with not_found for a slug that the GPU table does not have, and for a
-// missing libkiln_sim.so with the places searched. KILN_SIM_CHECK=0 turns its checker off.
+namespace sim {
+struct SimOptions;
+}
+
+// A device "sim:<slug>". Fails with not_found for a slug that the GPU table does not have, and for
+// a missing libkiln_sim.so with the places searched, with unsupported for one of another build.
+// KILN_SIM_CHECK=0 turns its checker off.
 std::unique_ptr<Device> open_simulator(std::string_view slug);
+
+// What such a file exports, once it is known to be of this build. The file stays loaded.
+using OpenSimulator = Device* (*)(const sim::SimOptions*);
+OpenSimulator load_simulator(const std::filesystem::path& path);
 
 }  // namespace kiln::runtime

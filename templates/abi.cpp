@@ -71,6 +71,8 @@ std::string pointer_doc(const Op& op, const Arg& arg) {
                                                    : "in and out";
   std::string text =
       fmt::format("{}, {} {}: {}", kind, dtype_name(arg.dtype), dims_text(op, arg), arg.doc);
+  if (!arg.only_in.symbol.empty())
+    text += fmt::format("; {}, else NULL", condition_text(op, arg.only_in));
   if (arg.presence == Presence::optional) text += "; NULL is legal";
   if (arg.align_bytes > dtype_bytes(arg.dtype))
     text += fmt::format("; {}-byte aligned", arg.align_bytes);
@@ -244,6 +246,21 @@ std::string c_signature(const std::string& head, const std::vector<std::string>&
     column += word.size();
   }
   return text + ")";
+}
+
+std::string condition_text(const Op& op, const ShapeCondition& condition) {
+  const Size& size = *op.find_size(condition.symbol);
+  std::vector<std::string> values;
+  for (const int64_t value : condition.values) {
+    const auto named = std::find_if(size.names.begin(), size.names.end(),
+                                    [&](const SizeName& name) { return name.value == value; });
+    values.push_back(named == size.names.end() ? std::to_string(value) : named->name);
+  }
+  const std::string last = values.back();
+  values.pop_back();
+  const std::string list =
+      values.empty() ? last : fmt::format("{} or {}", fmt::join(values, ", "), last);
+  return fmt::format("only with {} {}", size.field, list);
 }
 
 std::string device_args_header(const Op& op) {

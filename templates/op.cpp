@@ -110,6 +110,14 @@ const Arg* Op::find_arg(std::string_view arg_name) const {
   return nullptr;
 }
 
+bool ShapeCondition::holds(const Sizes& fixed) const {
+  return symbol.empty() || std::find(values.begin(), values.end(), fixed[symbol]) != values.end();
+}
+
+Presence Arg::presence_in(const Sizes& fixed) const {
+  return only_in.holds(fixed) ? presence : Presence::absent;
+}
+
 Size fixed(std::string symbol, std::string field, std::string doc, int64_t min, int64_t max) {
   return Size{.symbol = std::move(symbol),
               .field = std::move(field),

@@ -76,7 +76,18 @@ struct Size {
 };
 
 enum class ArgKind { input, output, inout };
-enum class Presence { required, optional };
+enum class Presence {
+  required,
+  optional,
+  absent  // has to be NULL: see presence_in()
+};
+// The fixed shapes in which a size has one of some values. Without a symbol: all.
+struct ShapeCondition {
+  std::string symbol;
+  std::vector<int64_t> values;
+
+  bool holds(const Sizes& fixed) const;
+};
 enum class Memory {
   warm,
   cold
@@ -91,9 +102,12 @@ struct Arg {
   std::vector<std::string> dims;  // symbols, outermost first
   std::string doc;
   Presence presence = Presence::required;
+  ShapeCondition only_in;  // the argument is NULL in every other shape
   Memory memory = Memory::warm;
   int64_t align_bytes = 4;      // of the base pointer
   int64_t stride_multiple = 1;  // every stride is a multiple of this many elements
+
+  Presence presence_in(const Sizes& fixed) const;
 };
 
 // offset + scale * product of min(ceil(symbol / divisor), cap). Symbols are sizes or stride fields.
@@ -198,6 +212,10 @@ struct Op {
   std::vector<Bucket> buckets;
   bool has_workspace = false;
   int min_cc = 80;
+  // Whether the kernels of one fixed shape add in the same order at every size, so that decode,
+  // prefill and verification agree to the bit: always where a selection follows (router, indexer),
+  // elsewhere when tuning asks for it.
+  enum class Invariance { on_request, always } invariance = Invariance::on_request;
   Tolerance tolerance = bit_exact;
 
   std::vector<Sizes> (*model_shapes)(int tensor_parallel) =

@@ -107,6 +107,7 @@ class Bench {
   Binaries binaries_;
   DeviceWorker worker_;
   double launch_ns_ = 0;
+  runtime::TodaysPlans plans_{gpu()};
   std::map<int64_t, double> ceilings_;  // by read share in steps
 };
 
@@ -139,7 +140,7 @@ double Bench::ceiling_gb_per_s(double read_bytes, double write_bytes) {
 BenchRow Bench::measure(const Subject& subject) {
   const Op& op = *subject.op;
   const Sizes bucket = templates::nearest_bucket(op, subject.sizes);
-  const runtime::Choice choice = runtime::choose(store_, op, subject.fixed, bucket, gpu());
+  const runtime::Choice choice = runtime::choose(store_, op, subject.fixed, bucket, plans_);
   const Config fallback = op.default_config(subject.fixed);
   const Case c = subject.kit->measured_case(subject.fixed, subject.sizes);
   std::vector<PlanWork> plans{plan_of(subject, choice.config)};

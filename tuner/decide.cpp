@@ -191,4 +191,31 @@ Verdict decide(std::span<const Contender> contenders, std::optional<size_t> defa
   return verdict;
 }
 
+std::optional<std::string> common_signature(std::span<const SignatureTimes> problems,
+                                            const std::string& default_signature,
+                                            double noise_floor) {
+  std::map<std::string, double> losses;  // sum of logarithms over the problems seen so far
+  bool is_first = true;
+  for (const SignatureTimes& times : problems) {
+    if (times.empty()) return std::nullopt;
+    const auto faster = [](const auto& a, const auto& b) { return a.second < b.second; };
+    const double best_ns = std::min_element(times.begin(), times.end(), faster)->second;
+    std::map<std::string, double> in_all;
+    for (const auto& [signature, time_ns] : times) {
+      const auto before = losses.find(signature);
+      if (!is_first && before == losses.end()) continue;
+      in_all[signature] = (is_first ? 0 : before->second) + std::log(time_ns / best_ns);
+    }
+    losses = std::move(in_all);
+    is_first = false;
+  }
+  if (losses.empty()) return std::nullopt;
+  const auto less = [](const auto& a, const auto& b) { return a.second < b.second; };
+  const auto best = std::min_element(losses.begin(), losses.end(), less);
+  const auto standing = losses.find(default_signature);
+  const double noise = std::log1p(noise_floor) * static_cast<double>(problems.size());
+  const bool stays = standing != losses.end() && standing->second <= best->second + noise;
+  return stays ? standing->first : best->first;
+}
+
 }  // namespace kiln::tuner

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -70,5 +71,14 @@ double noise_ns(std::span<const double> a, std::span<const double> b,
 // Contenders must not be empty.
 Verdict decide(std::span<const Contender> contenders, std::optional<size_t> default_index,
                double noise_floor = kNoiseFloor);
+
+// Of one problem: the best time of each reduction signature that has a candidate.
+using SignatureTimes = std::map<std::string, double>;
+// The signature that serves all problems of a fixed shape with the least loss: its times over the
+// best ones, as a geometric mean. The default's stays unless another promises more than the noise.
+// Nothing when no signature has a candidate for each problem.
+std::optional<std::string> common_signature(std::span<const SignatureTimes> problems,
+                                            const std::string& default_signature,
+                                            double noise_floor = kNoiseFloor);
 
 }  // namespace kiln::tuner

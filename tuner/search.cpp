@@ -46,6 +46,11 @@ struct Job {
   cache::Problem problem;
 };
 
+bool is_same_shape(const Job& one, const Job& other) {
+  return one.op == other.op && one.fixed == other.fixed &&
+         one.target.gpu.slug == other.target.gpu.slug;
+}
+
 using State = ProblemReport::State;
 
 // Ends work on one problem with a state for its row.
@@ -81,13 +86,19 @@ class Search {
   std::optional<cache::Decision> finished(const Job& job);
   std::optional<runtime::JudgedDecision> serving_decision(const Job& job);
   bool holds_current(const Job& job, const Hash128& plan, const Gpu& runs_on);
+  runtime::TodaysPlans& todays_plans(const Gpu& gpu);
   std::optional<cache::Decision> standing_decision(const Job& job, DecisionKind kind);
   void keep(const Job& job, const cache::TuningResult& result, ProblemReport& report);
   void tell_pin(const Job& job);
   void keep_compiled();
   const CandidateSet& candidates_of(const Job& job);
   ProblemReport tune_one(const Job& job);
-  static std::vector<Entrant> all_entrants(const CandidateSet& set);
+  ProblemReport tune_in_turn(const Job& job, size_t index, size_t count, TuneReport& report);
+  ProblemReport kept_row(const Job& job, const cache::Decision& decision);
+  bool is_settled(std::span<const Job> shape);
+  void make_alike(std::span<const Job> shape, std::span<ProblemReport> rows);
+  static void note_time(const Candidate& candidate, double time_ns, ProblemReport& report);
+  std::vector<Entrant> all_entrants(const CandidateSet& set) const;
   void rank(const Job& job, const std::vector<Entrant>& field, ProblemReport& report);
   std::vector<Entrant> simulated_entrants(const Job& job, ProblemReport& report);
   void measure_on_device(const Job& job, ProblemReport& report);
@@ -120,6 +131,14 @@ class Search {
   cache::Decision::Scope scope() const {
     return cut_short_ ? cache::Decision::Scope::part : cache::Decision::Scope::all;
   }
+  // The problem's candidates add in the order that was chosen for its shape.
+  bool is_wanted(const Candidate& candidate) const {
+    return !wanted_signature_ || candidate.plan.reduction_signature == *wanted_signature_;
+  }
+  bool is_invariant(const Op& op) const {
+    return op.invariance == Op::Invariance::always ||
+           options_.invariance == TuneOptions::Invariance::all_sizes;
+  }
   bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
   bool out_of_time() const {
     return stopped() || (options_.budget_s > 0 && now_s() >= problem_deadline_s_);
@@ -139,6 +158,8 @@ class Search {
   int first_round_ = 0;
   bool cut_short_ = false;                    // the problem at hand, by the budget
   std::vector<cache::Rejection> rejections_;  // of the problem at hand
+  std::optional<std::string> wanted_signature_;
+  std::map<std::string, runtime::TodaysPlans> todays_plans_;  // by slug
   std::string candidates_key_;
   CandidateSet candidates_;
 };
@@ -283,9 +304,8 @@ std::optional<cache::Decision> Search::finished(const Job& job) {
 
 // The decision that a session on the GPU would use.
 std::optional<runtime::JudgedDecision> Search::serving_decision(const Job& job) {
-  runtime::TodaysPlans plans(job.target.gpu, job.target.gpu.arch());
-  std::vector<runtime::JudgedDecision> decisions =
-      runtime::judged_decisions(store_, *job.op, job.fixed, job.bucket, plans);
+  std::vector<runtime::JudgedDecision> decisions = runtime::judged_decisions(
+      store_, *job.op, job.fixed, job.bucket, todays_plans(job.target.gpu));
   const bool serves =
       !decisions.empty() && decisions.back().verdict == runtime::JudgedDecision::Verdict::serves;
   return serves ? std::optional(std::move(decisions.back())) : std::nullopt;
@@ -294,8 +314,11 @@ std::optional<runtime::JudgedDecision> Search::serving_decision(const Job& job) 
 // runs_on: the GPU whose binaries the plan has.
 bool Search::holds_current(const Job& job, const Hash128& plan, const Gpu& runs_on) {
   const std::optional<cache::PlanRecord> record = store_.find_plan(plan);
-  return record &&
-         runtime::TodaysPlans(job.target.gpu, runs_on.arch()).has(*record, *job.op, job.fixed);
+  return record && todays_plans(job.target.gpu).has(*record, *job.op, job.fixed, runs_on.arch());
+}
+
+runtime::TodaysPlans& Search::todays_plans(const Gpu& gpu) {
+  return todays_plans_.try_emplace(gpu.slug, gpu).first->second;
 }
 
 // The decision among all candidates that a search among some of them does not replace.
@@ -325,6 +348,8 @@ void Search::keep(const Job& job, const cache::TuningResult& result, ProblemRepo
   report.winner_ns = decision.time_ns;
   report.default_ns = decision.default_time_ns;
   report.tie_group = decision.tie_group;
+  const std::optional<cache::PlanRecord> plan = store_.find_plan(decision.plan);
+  if (plan) report.reduction_signature = plan->reduction_signature;
   if (cut_short_ && decision.scope == cache::Decision::Scope::all) {
     log(fmt::format(
         "{}: only a part was tried within the budget, so the earlier decision among all "
@@ -456,9 +481,11 @@ void Search::add_plan(const Job& job, const Candidate& candidate, cache::TuningR
   if (!job.target.limits.empty()) add(job.target.device.arch(), candidate.binaries);
 }
 
-std::vector<Search::Entrant> Search::all_entrants(const CandidateSet& set) {
+std::vector<Search::Entrant> Search::all_entrants(const CandidateSet& set) const {
   std::vector<Entrant> field;
-  for (const Candidate& candidate : set.candidates) field.push_back({.candidate = &candidate});
+  for (const Candidate& candidate : set.candidates) {
+    if (is_wanted(candidate)) field.push_back({.candidate = &candidate});
+  }
   return field;
 }
 
@@ -490,6 +517,7 @@ void Search::rank(const Job& job, const std::vector<Entrant>& field, ProblemRepo
     if (entrant.candidate->is_default()) default_index = ranked.size();
     ranked.push_back(&entrant);
     all_ns.push_back(model_ns(job, *entrant.candidate, sizes));
+    note_time(*entrant.candidate, all_ns.back(), report);
     contenders.push_back(contender_of(*entrant.candidate, {all_ns.back()}));
   }
   if (ranked.empty()) throw Abandoned{State::failed, "no config is right"};
@@ -655,6 +683,7 @@ std::vector<Search::Ranked> Search::candidates_to_try(const Job& job, const Size
   const std::vector<Hash128> disproved = disproved_elsewhere(job);
   std::vector<Ranked> ranked;
   for (const Candidate& candidate : candidates_of(job).candidates) {
+    if (!is_wanted(candidate)) continue;
     if (!candidate.is_default() && contains(rejected, plan_that_ran(job, candidate))) {
       ++report.rejected["rejected before"];
     } else if (!candidate.is_default() && contains(disproved, plan_that_serves(job, candidate))) {
@@ -703,7 +732,10 @@ void Search::measure_on_device(const Job& job, ProblemReport& report) {
       drop_impossible(job, typical, field, samples, report);
     if (field.empty()) throw Abandoned{State::failed, "no candidate is right"};
     if (first) {
-      for (size_t i = 0; i < field.size(); ++i) field[i].first_ns = median(samples.times_ns[i]);
+      for (size_t i = 0; i < field.size(); ++i) {
+        field[i].first_ns = median(samples.times_ns[i]);
+        note_time(*field[i].candidate, field[i].first_ns, report);
+      }
       all = field;
     }
     if (last) break;
@@ -853,46 +885,116 @@ ProblemReport Search::tune_one(const Job& job) {
   return report;
 }
 
+void Search::note_time(const Candidate& candidate, double time_ns, ProblemReport& report) {
+  const auto [known, is_new] =
+      report.best_ns.try_emplace(candidate.plan.reduction_signature, time_ns);
+  if (!is_new) known->second = std::min(known->second, time_ns);
+}
+
+ProblemReport Search::tune_in_turn(const Job& job, size_t index, size_t count, TuneReport& report) {
+  const double deadline_s = start_s_ + options_.budget_s;
+  problem_start_s_ = now_s();
+  problem_deadline_s_ =
+      problem_start_s_ + (deadline_s - problem_start_s_) / static_cast<double>(count - index);
+  ProblemReport row{.problem = job.problem, .gpu = job.gpu_label};
+  if (stopped()) {
+    row.state = State::stopped;
+  } else if (options_.budget_s > 0 && now_s() >= deadline_s) {
+    row.state = State::budget;
+  } else {
+    tell_pin(job);
+    row = tune_one(job);
+  }
+  if (row.state == State::stopped) report.end = TuneReport::End::stopped;
+  const bool is_spent = row.state == State::budget || row.state == State::partial;
+  if (is_spent && report.end == TuneReport::End::finished) report.end = TuneReport::End::budget;
+  return row;
+}
+
+// Whether what is decided already is decided for sizes that belong together.
+bool Search::is_settled(std::span<const Job> shape) {
+  if (!is_invariant(*shape.front().op)) return true;
+  std::set<std::string> signatures;
+  for (const Job& job : shape) {
+    const std::optional<cache::Decision> decision = finished(job);
+    if (!decision) return false;
+    const std::optional<cache::PlanRecord> plan = store_.find_plan(decision->plan);
+    signatures.insert(plan ? plan->reduction_signature : "");
+  }
+  return signatures.size() == 1;
+}
+
+// Where the winners of one fixed shape add in different orders, all get the order that loses least.
+void Search::make_alike(std::span<const Job> shape, std::span<ProblemReport> rows) {
+  std::vector<SignatureTimes> times;
+  std::set<std::string> winners;
+  for (const ProblemReport& row : rows) {
+    if (row.state != State::tuned) continue;
+    times.push_back(row.best_ns);
+    winners.insert(row.reduction_signature);
+  }
+  if (winners.size() < 2) return;
+  const Op& op = *shape.front().op;
+  const std::string default_signature =
+      op.plan(shape.front().fixed, op.default_config(shape.front().fixed), shape.front().target.gpu)
+          .reduction_signature;
+  wanted_signature_ = common_signature(times, default_signature);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].state != State::tuned) continue;
+    if (!wanted_signature_) {
+      rows[i].state = State::failed;
+      rows[i].detail = "no reduction signature has a candidate for every size of this shape";
+      continue;
+    }
+    if (rows[i].reduction_signature == *wanted_signature_) continue;
+    log(fmt::format("{}: again among those that add as \"{}\"", problem_text(shape[i]),
+                    *wanted_signature_));
+    problem_start_s_ = now_s();
+    problem_deadline_s_ = problem_start_s_ + rows[i].wall_s;
+    const double before_s = rows[i].wall_s;
+    rows[i] = tune_one(shape[i]);
+    rows[i].wall_s += before_s;
+  }
+  wanted_signature_.reset();
+}
+
+ProblemReport Search::kept_row(const Job& job, const cache::Decision& decision) {
+  tell_pin(job);
+  return {.problem = job.problem,
+          .gpu = job.gpu_label,
+          .state = State::kept,
+          .winner = decision.config,
+          .kind = decision.kind,
+          .winner_ns = decision.time_ns,
+          .default_ns = decision.default_time_ns,
+          .tie_group = decision.tie_group};
+}
+
 TuneReport Search::run() {
   if (!options_.device.empty()) open_device();
   const std::vector<Job> jobs = make_jobs();
   TuneReport report;
-  const double deadline_s = start_s_ + options_.budget_s;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    const Job& job = jobs[i];
-    if (options_.progress) {
-      const double eta_s = i > 0 ? (now_s() - start_s_) / static_cast<double>(i) *
-                                       static_cast<double>(jobs.size() - i)
-                                 : 0;
-      options_.progress(static_cast<int>(i), static_cast<int>(jobs.size()), problem_text(job),
-                        eta_s);
+  for (size_t begin = 0; begin < jobs.size();) {
+    size_t end = begin + 1;
+    while (end < jobs.size() && is_same_shape(jobs[begin], jobs[end])) ++end;
+    const std::span shape(jobs.data() + begin, end - begin);
+    const bool keeps = is_settled(shape);
+    for (size_t i = begin; i < end; ++i) {
+      if (options_.progress) {
+        const double eta_s = i > 0 ? (now_s() - start_s_) / static_cast<double>(i) *
+                                         static_cast<double>(jobs.size() - i)
+                                   : 0;
+        options_.progress(static_cast<int>(i), static_cast<int>(jobs.size()), problem_text(jobs[i]),
+                          eta_s);
+      }
+      const std::optional<cache::Decision> kept =
+          keeps && !stopped() ? finished(jobs[i]) : std::nullopt;
+      report.problems.push_back(kept ? kept_row(jobs[i], *kept)
+                                     : tune_in_turn(jobs[i], i, jobs.size(), report));
     }
-    problem_start_s_ = now_s();
-    problem_deadline_s_ =
-        problem_start_s_ + (deadline_s - problem_start_s_) / static_cast<double>(jobs.size() - i);
-    ProblemReport row{.problem = job.problem, .gpu = job.gpu_label};
-    if (stopped()) {
-      row.state = State::stopped;
-      report.end = TuneReport::End::stopped;
-    } else if (const std::optional<cache::Decision> kept = finished(job)) {
-      row.state = State::kept;
-      row.winner = kept->config;
-      row.kind = kept->kind;
-      row.winner_ns = kept->time_ns;
-      row.default_ns = kept->default_time_ns;
-      row.tie_group = kept->tie_group;
-      tell_pin(job);
-    } else if (options_.budget_s > 0 && now_s() >= deadline_s) {
-      row.state = State::budget;
-      if (report.end == TuneReport::End::finished) report.end = TuneReport::End::budget;
-    } else {
-      tell_pin(job);
-      row = tune_one(job);
-      if (row.state == State::stopped) report.end = TuneReport::End::stopped;
-      if (row.state == State::partial && report.end == TuneReport::End::finished)
-        report.end = TuneReport::End::budget;
-    }
-    report.problems.push_back(std::move(row));
+    if (is_invariant(*jobs[begin].op) && !keeps)
+      make_alike(shape, std::span(report.problems).subspan(begin));
+    begin = end;
   }
   if (options_.progress)
     options_.progress(static_cast<int>(jobs.size()), static_cast<int>(jobs.size()), "done", 0);
@@ -966,6 +1068,7 @@ Json TuneReport::json() const {
                     {"median_ns", p.median_ns},
                     {"default_ns", p.default_ns},
                     {"spread_ns", p.spread_ns},
+                    {"reduction_signature", p.reduction_signature},
                     {"tie_group", p.tie_group},
                     {"rank_correlation", p.rank_correlation},
                     {"model_regret", p.model_regret},

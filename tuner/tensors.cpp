@@ -33,7 +33,8 @@ const TensorPlan* find_tensor(std::span<const TensorPlan> tensors, const std::st
 std::vector<TensorPlan> tensor_plans(const Op& op, const Case& c) {
   std::vector<TensorPlan> plans;
   for (const templates::Arg& arg : op.args) {
-    if (c.has(arg.name)) plans.push_back({&arg, templates::tensor_layout(op, arg, c)});
+    const bool is_taken = arg.presence_in(c.sizes) != templates::Presence::absent;
+    if (is_taken && c.has(arg.name)) plans.push_back({&arg, templates::tensor_layout(op, arg, c)});
   }
   return plans;
 }

@@ -11,7 +11,6 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "cache/store.h"
@@ -29,6 +28,9 @@ struct TuneOptions {
   std::string workload;
   double budget_s = 0;  // of measuring, all problems together; 0: no limit
   std::string limits;   // measure as this GPU would have to run ("rtx-3090"); "": the device itself
+  // all_sizes: the decisions of one fixed shape share a reduction signature. Ops that feed a
+  // selection are always tuned so.
+  enum class Invariance { per_size, all_sizes } invariance = Invariance::per_size;
   // keep: problems already measured for this class are skipped (resume).
   enum class Redo { keep, again } redo = Redo::keep;
   // Executable of the child; "": kiln-worker beside this program or in libexec.
@@ -66,6 +68,8 @@ struct ProblemReport {
   int64_t distinct_binaries = 0;
   std::map<std::string, int64_t> rejected;  // "wrong": 1, "trap": 1, ...
   std::string winner;                       // config
+  std::string reduction_signature;          // of the winner
+  std::map<std::string, double> best_ns;    // the first stage's best, by reduction signature
   cache::DecisionKind kind = cache::DecisionKind::fallback;
   double winner_ns = 0, median_ns = 0, default_ns = 0, spread_ns = 0;
   std::vector<std::string> tie_group;

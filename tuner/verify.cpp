@@ -26,7 +26,8 @@ struct Proof {
 
 // What the store knows of a decision, ready to run. Fails with a sentence when it is not enough.
 Proof proof_of(cache::Store& store, Binaries& binaries, const cache::Decision& decision,
-               const Gpu& gpu) {
+               runtime::TodaysPlans& plans) {
+  const Gpu& gpu = plans.gpu();
   Proof proof;
   proof.op = &templates::require_op(decision.problem.op);
   const Op& op = *proof.op;
@@ -41,7 +42,7 @@ Proof proof_of(cache::Store& store, Binaries& binaries, const cache::Decision& d
   const std::optional<cache::PlanRecord> record = store.find_plan(decision.plan);
   if (!record) fail(Status::not_found, "the store does not hold the plan of this decision");
   proof.record = *record;
-  if (!runtime::TodaysPlans(gpu, gpu.sm()).has(*record, op, proof.fixed)) {
+  if (!plans.has(*record, op, proof.fixed, gpu.sm())) {
     fail(
         Status::unsupported,
         "the decision is stale: the kernel's source has changed since, so the binaries that it was "
@@ -76,7 +77,8 @@ Proof proof_of(cache::Store& store, Binaries& binaries, const cache::Decision& d
 // Of the problem of a listed decision: the one that serves, and the better ones that only want for
 // a proof. Without either the listed one, whose proof tells what is wrong with it.
 std::vector<cache::DecisionRow> decisions_to_run(cache::Store& store,
-                                                 const cache::DecisionRow& listed, const Gpu& gpu) {
+                                                 const cache::DecisionRow& listed,
+                                                 runtime::TodaysPlans& plans) {
   using Verdict = runtime::JudgedDecision::Verdict;
   const cache::Problem& problem = listed.decision.problem;
   std::vector<cache::DecisionRow> rows;
@@ -85,7 +87,6 @@ std::vector<cache::DecisionRow> decisions_to_run(cache::Store& store,
     const Sizes fixed = templates::parse_shape(op, parse_json(problem.shape, "shape"));
     const Sizes bucket = templates::parse_dynamic(op, parse_json(problem.bucket, "bucket"));
     if (runtime::problem_of(op, fixed, bucket) != problem) return {listed};
-    runtime::TodaysPlans plans(gpu, gpu.sm());
     for (runtime::JudgedDecision& judged :
          runtime::judged_decisions(store, op, fixed, bucket, plans)) {
       if (judged.verdict == Verdict::serves || judged.verdict == Verdict::unproven)
@@ -119,20 +120,21 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
                                     : cache::Verified::device;
 
   Prover prover(worker, binaries);
+  runtime::TodaysPlans plans(gpu);
   std::vector<cache::Decision> decisions;
   for (const cache::DecisionRow& listed : store.list_decisions()) {
     const std::string& op = listed.decision.problem.op;
     const bool wanted = options.ops.empty() ||
                         std::find(options.ops.begin(), options.ops.end(), op) != options.ops.end();
     if (listed.decision.gpu_class != gpu_class || !wanted) continue;
-    for (cache::DecisionRow& row : decisions_to_run(store, listed, gpu))
+    for (cache::DecisionRow& row : decisions_to_run(store, listed, plans))
       decisions.push_back(std::move(row.decision));
   }
   std::vector<VerifyRow> rows;
   for (const cache::Decision& decision : decisions) {
     VerifyRow row{.problem = decision.problem, .config = decision.config, .kind = decision.kind};
     try {
-      const Proof proof = proof_of(store, binaries, decision, gpu);
+      const Proof proof = proof_of(store, binaries, decision, plans);
       const RunVerdict verdict = prover.prove(proof.work, proof.bucket);
       row.passed = verdict.outcome == Outcome::passed;
       row.detail = row.passed

@@ -1,20 +1,19 @@
-// What may be handed to dlopen: it opens whatever it is given, and a FIFO without a writer or a
-// terminal would never let it go on.
+// Shared libraries whose names come from outside. dlopen opens whatever it is given, and a FIFO
+// without a writer or a terminal would never let it go on.
 #pragma once
 
-#include <sys/stat.h>
+#include <dlfcn.h>
 
 #include <string>
 
 namespace kiln {
 
-// A bare name is looked up by the loader; what is not there is for dlopen to tell.
-inline bool is_loadable(const std::string& name) {
-  struct stat status;
-  if (name.find('/') == std::string::npos || ::stat(name.c_str(), &status) != 0) return true;
-  return S_ISREG(status.st_mode);
-}
+struct LibraryFile {
+  void* handle = nullptr;
+  std::string why;  // it was not opened; "" when it was
+};
 
-inline constexpr const char* kNotLoadable = "it is not a regular file";
+// A bare name is looked up by the loader. The file stays open for the life of the process.
+LibraryFile open_library_file(const std::string& name, int flags = RTLD_NOW | RTLD_LOCAL);
 
 }  // namespace kiln

@@ -18,7 +18,9 @@
  *     the innermost dimension, of inputs as of outputs. One that is not walked may hold anything.
  *   - Of an output with two strides one dimension nests in the other: all rows of the one with the
  *     smaller stride fit between two steps of the other. Inputs may overlap beyond that.
- *   - Streams are `void *`: a cudaStream_t or CUstream; NULL is the legacy default stream.
+ *   - Streams are `void *`: a cudaStream_t or CUstream; NULL is the legacy default stream. A
+ *     simulated device has no other stream than NULL and refuses any other: KILN_INVALID_ARGUMENT
+ *     from kiln_synchronize, KILN_DRIVER_ERROR from an op call.
  *   - Every struct starts with its size, so that it can grow: set it with sizeof. Of a result
  *     struct that is newer than the library, the fields that the library does not know are set to
  *     zero.
@@ -33,11 +35,18 @@
  *     It is legal while its stream is being captured. Only a call whose kernels were never
  *     prepared would have to compile: under capture, or after kiln_seal, it returns
  *     KILN_NOT_PREPARED and leaves the capture valid.
- *   - All other functions are legal while any stream is being captured, in every capture mode and
- *     on every thread; they record nothing and leave the capture valid. A capture or graph that
- *     holds calls of a session must not be used after its kiln_close, which unloads the kernels.
+ *   - All other functions but kiln_synchronize are legal while any stream is being captured, in
+ *     every capture mode and on every thread; they record nothing and leave the capture valid. A
+ *     capture or graph that holds calls of a session must not be used after its kiln_close, which
+ *     unloads the kernels.
  *   - Sessions and plans may be used from any thread. kiln_close must not run while another thread
  *     is inside a call on that session.
+ *   - A simulated device ("sim:SLUG") is for tests and tools, and keeps to all of this but speed: an
+ *     op call runs its kernels before it returns, one call after another, and takes locks and
+ *     memory to do so. It checks what kernels do with memory (KILN_SIM_CHECK=0 in the environment of
+ *     kiln_open turns that off). What it finds, and what a GPU would fault on, ends the work as on a
+ *     GPU: that op call and everything after it returns KILN_DRIVER_ERROR with the report. A kernel
+ *     that runs for more than a minute is such a fault.
  *
  * The ops themselves are in kiln_ops.h, made from their descriptions. Sizes, shapes and workloads
  * in JSON use the field names there.
@@ -144,9 +153,9 @@ typedef struct kiln_options {
  * options: NULL for all defaults; read and copied here, strings too, and not needed afterwards. log
  * and log_user are used until kiln_close has returned.
  * session: receives the handle; NULL on failure.
- * KILN_INVALID_ARGUMENT, KILN_NO_DRIVER, KILN_NOT_FOUND (no such device), KILN_UNSUPPORTED (compute
- * capability below 8.0, or a driver older than CUDA 11.4), KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY
- * (also of the device). */
+ * KILN_INVALID_ARGUMENT, KILN_NO_DRIVER, KILN_NOT_FOUND (no such device, or no libkiln_sim.so for a
+ * simulated one), KILN_UNSUPPORTED (compute capability below 8.0, a driver older than CUDA 11.4, or
+ * a libkiln_sim.so of another build), KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY (also of the device). */
 KILN_API kiln_status kiln_open(const kiln_options *options, kiln_session **session);
 
 /* Frees the session and its plans; later calls on them return KILN_CLOSED. Its kernels are unloaded
@@ -281,16 +290,24 @@ KILN_API kiln_status kiln_memory_allocate(kiln_session *session, size_t bytes, v
  * KILN_INVALID_ARGUMENT for any other address. */
 KILN_API kiln_status kiln_memory_free(kiln_session *session, void *memory);
 
-/* Copies from the host to the device and back; finished on return. memory: any address inside an
- * allocation of this session that holds these bytes from there (KILN_INVALID_ARGUMENT else). */
+/* Copies from the host to the device and back; finished on return.
+ * memory: any address inside an allocation of this session that holds these bytes from there.
+ * from, to: host memory of the caller's, not needed afterwards. bytes: 0 is legal and copies
+ * nothing; the pointers are not looked at then.
+ * KILN_INVALID_ARGUMENT (a NULL, or bytes that do not lie in one allocation), KILN_DRIVER_ERROR
+ * (also for a kernel that failed before). */
 KILN_API kiln_status kiln_memory_write(kiln_session *session, void *memory, const void *from,
                                        size_t bytes);
 KILN_API kiln_status kiln_memory_read(kiln_session *session, void *to, const void *memory,
                                       size_t bytes);
 
-/* Waits for the work of one stream of the session's device. stream: a CUstream, NULL for the
- * default stream. KILN_DRIVER_ERROR: a kernel failed (the sentence says what, on a simulated GPU
- * with the line of the source), or the stream is being captured. */
+/* Waits for the work of one stream of the session's device. Any thread, also several at once.
+ * stream: a CUstream, NULL for the default stream. On a simulated device all work is finished when
+ * its call returns, so that this says how it went.
+ * KILN_DRIVER_ERROR: a kernel failed (the sentence says what, on a simulated GPU with the line of
+ * the source; every later call says the same), or the stream is being captured: that capture is then
+ * invalid, and so is one of a blocking stream when NULL is waited for. KILN_INVALID_ARGUMENT: not a
+ * stream of a simulated device. */
 KILN_API kiln_status kiln_synchronize(kiln_session *session, void *stream);
 
 /* Hash of the op structs and versions that this library was built with, 16 bytes: compare it with

@@ -95,13 +95,9 @@ void bind_all(Symbols& symbols, Driver& driver) {
   symbols.require(driver.event_elapsed_time, "cuEventElapsedTime");
 }
 
-// The loader keeps one handle per file and counts its users; the count is never taken back, so the
-// file stays.
 void* open_file(const std::string& given, const std::string& file) {
-  void* handle = is_loadable(file) ? dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+  const auto [handle, why] = open_library_file(file);
   if (handle != nullptr) return handle;
-  const char* reason = is_loadable(file) ? dlerror() : kNotLoadable;
-  const std::string why = reason != nullptr ? reason : "no reason given";
   if (!given.empty()) {
     fail(
         Status::no_driver,

@@ -25,7 +25,7 @@ void NvmlCard::load() {
   tried_ = true;
   const std::string given = environment("KILN_LIBNVML");
   const std::string file = given.empty() ? "libnvidia-ml.so.1" : given;
-  void* library = is_loadable(file) ? dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+  void* library = open_library_file(file).handle;
   if (library == nullptr) return;
 
   int (*init)() = nullptr;

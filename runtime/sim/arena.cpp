@@ -182,7 +182,7 @@ Allocation Arena::nearest(uint64_t address) const {
 }
 
 void Arena::mark(uint64_t address, uint64_t bytes) const {
-  if (marks_ == Marks::on) std::memset(written(address), 1, bytes);
+  if (marks_ == Marks::on) std::memset(written(address), kHostMark, bytes);
 }
 
 void Arena::require(uint64_t address, int64_t bytes, const char* action) const {
@@ -211,7 +211,10 @@ void Arena::copy(uint64_t to, uint64_t from, int64_t bytes) {
   require(to, bytes, "copy to");
   std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from),
                static_cast<size_t>(bytes));
-  if (marks_ == Marks::on) std::memmove(written(to), written(from), static_cast<size_t>(bytes));
+  if (marks_ == Marks::off) return;
+  uint8_t* const marks = written(to);
+  std::memmove(marks, written(from), static_cast<size_t>(bytes));
+  for (int64_t i = 0; i < bytes; ++i) marks[i] &= kHostMark;  // all others are odd as well
 }
 
 void Arena::fill(uint64_t to, uint8_t value, int64_t bytes) {

@@ -3,8 +3,8 @@
 // what it uses. Allocations have gaps around them and their addresses are not given out again soon,
 // so that an access beside one, or after its end, is found.
 //
-// With marks the arena also says, for each byte, whether it was ever written (for the checker), and
-// has room for the checker's race cells.
+// With marks the arena also says, for each byte, whether it was ever written and by whom (for the
+// checker), and has room for the checker's race cells.
 #pragma once
 
 #include <atomic>
@@ -32,6 +32,10 @@ struct RaceCell {
 };
 inline constexpr uint64_t kRaceGranuleBytes = 4;
 
+// The mark of a byte: 0 until it is written, then an odd number that says who wrote it last.
+inline constexpr uint8_t kHostMark = 1;
+inline constexpr uint8_t kFirstCallMark = 3;  // calls take turns with the odd numbers from here on
+
 enum class Marks : uint8_t { off, on };
 
 class Arena {
@@ -52,7 +56,7 @@ class Arena {
   // Fail with invalid_argument when a range does not lie in one allocation.
   void copy_in(uint64_t to, const void* from, int64_t bytes);
   void copy_out(void* to, uint64_t from, int64_t bytes) const;
-  void copy(uint64_t to, uint64_t from, int64_t bytes);  // may overlap; the marks go along
+  void copy(uint64_t to, uint64_t from, int64_t bytes);  // may overlap; what is unwritten stays so
   void fill(uint64_t to, uint8_t value, int64_t bytes);
 
   // Without a lock, for the accesses of a kernel. find() gives {0, 0} outside every allocation.
@@ -64,12 +68,12 @@ class Arena {
   Allocation nearest(uint64_t address) const;
 
   Marks marks() const { return marks_; }
-  // Only with marks, and for an address of an allocation: a byte that is 1 once it was written.
+  // Only with marks, and for an address of an allocation: its mark.
   uint8_t* written(uint64_t address) const { return written_ + (address - base_); }
   RaceCell* race_cell(uint64_t address) const {
     return cells_ + (address - base_) / kRaceGranuleBytes;
   }
-  void mark(uint64_t address, uint64_t bytes) const;
+  void mark(uint64_t address, uint64_t bytes) const;  // as written by the host
   // Numbers launches from 1 to 65535 for the race cells; after the last one they are cleared.
   uint32_t next_launch();
 

@@ -129,9 +129,11 @@ void Binder::require_operands(int least, int most) const {
   }
 }
 
-void Binder::source(const Operand& operand, Type type) { add_row(operand, type, true, false); }
-void Binder::target(const Operand& operand, Type type) { add_row(operand, type, false, true); }
-void Binder::both(const Operand& operand, Type type) { add_row(operand, type, true, true); }
+void Binder::source(const Operand& operand, Type type) { add_row(operand, type, {.reads = true}); }
+void Binder::target(const Operand& operand, Type type) { add_row(operand, type, {.writes = true}); }
+void Binder::both(const Operand& operand, Type type) {
+  add_row(operand, type, {.reads = true, .writes = true});
+}
 
 namespace {
 
@@ -174,7 +176,15 @@ bool Binder::wide_target(const Operand& operand, Type type) {
 }
 
 void Binder::scratch() {
-  add_row(Operand{.kind = Operand::Kind::immediate}, Type::b64, true, false);
+  add_row(Operand{.kind = Operand::Kind::immediate}, Type::b64, {.reads = true});
+}
+
+void bind_whole_warp(Binder& binder) {
+  static const Operand kMembers{.kind = Operand::Kind::immediate, .bits = kAllLanes};
+  if (!binder.take("sync") || !binder.take("aligned"))
+    binder.unsupported("the instruction exists with .sync.aligned only");
+  binder.instruction().flow = Flow::rendezvous;
+  binder.source(kMembers, Type::b32);
 }
 
 void Binder::unsupported(std::string_view why) const {

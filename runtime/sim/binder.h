@@ -39,6 +39,12 @@ bool is_float(Type type);
 bool is_signed(Type type);
 std::optional<Type> parse_type(std::string_view part);
 
+// What an instruction does with a row.
+struct RowUse {
+  bool reads = false;
+  bool writes = false;
+};
+
 class Binder {
  public:
   virtual ~Binder() = default;
@@ -81,13 +87,17 @@ class Binder {
   [[noreturn]] void unsupported(std::string_view why) const;  // with the text and the line
 
  protected:
-  virtual void add_row(const Operand& operand, Type type, bool reads, bool writes) = 0;
+  virtual void add_row(const Operand& operand, Type type, RowUse use) = 0;
   virtual RegisterClass class_of(const Operand& operand) const = 0;
 
   const Statement* statement_ = nullptr;
   Instruction* instruction_ = nullptr;
   std::vector<bool> taken_;
 };
+
+// For .sync.aligned instructions of whole warps: takes these parts, makes the instruction a
+// rendezvous and gives it its first row.
+void bind_whole_warp(Binder& binder);
 
 // Each returns false when the statement is none of its family.
 bool bind_arithmetic(Binder& binder);  // arithmetic.cpp: integers, floats, logic, moves, set

@@ -31,17 +31,36 @@ int32_t stamp_of(int32_t cell) { return cell >> kStampShift; }
 uint32_t warp_of(int32_t cell) { return static_cast<uint32_t>(cell) >> kWarpShift & 31; }
 uint32_t lane_of(int32_t cell) { return static_cast<uint32_t>(cell) >> kLaneShift & 31; }
 
-// Cells of global memory: launch (16 bits), CTA (24), clock (18), several readers, strong, bytes.
+// Cells of global memory: launch (16 bits), CTA (21), clock (18), strong, and a bit for each byte:
+// what a weak read of another CTA had that nothing orders, and what this one accessed. CTAs beyond
+// 2^21 share a number, which can only hide races.
 constexpr int kLaunchShift = 48;
-constexpr int kCtaShift = 24;
-constexpr int kClockShift = 6;
-constexpr uint32_t kCtaBits = 0xffffff;
+constexpr int kCtaShift = 27;
+constexpr int kClockShift = 9;
+constexpr uint32_t kCtaBits = 0x1fffff;
 constexpr uint32_t kLastClock = 0x3ffff;
-constexpr uint64_t kSeveral = 1 << 5;
-constexpr uint64_t kStrong = 1 << 4;
+constexpr uint64_t kStrong = 1 << 8;
+constexpr int kOthersShift = 4;
+constexpr uint64_t kOtherBytes = uint64_t{kAllBytes} << kOthersShift;
 
 uint32_t cta_of(uint64_t cell) { return static_cast<uint32_t>(cell >> kCtaShift) & kCtaBits; }
 uint32_t clock_of(uint64_t cell) { return static_cast<uint32_t>(cell >> kClockShift) & kLastClock; }
+
+// Accesses of one CTA at one clock count together. Of weak and strong ones only the weak ones are
+// kept: one bit cannot tell which bytes were which.
+uint64_t merged_cell(uint64_t old, uint64_t mine) {
+  const uint64_t others = old & kOtherBytes;
+  if (((old ^ mine) & kStrong) == 0) return mine | (old & kAllBytes) | others;
+  return ((old & kStrong) == 0 ? old : mine) | others;
+}
+
+// Which bytes of a granule lie in [begin, end).
+uint64_t bytes_within(uint64_t granule, uint64_t begin, uint64_t end) {
+  uint64_t bytes = kAllBytes;
+  if (granule < begin) bytes &= kAllBytes << (begin - granule);
+  if (granule + 4 > end) bytes &= kAllBytes >> (granule + 4 - end);
+  return bytes;
+}
 
 // --- many cells at once
 
@@ -122,6 +141,21 @@ void add_readers(int32_t* first, int32_t* second, int count, int32_t base, const
   for (; i < count; ++i) add_reader<int32_t>(first[i], second[i], base + pattern[i], floor);
 }
 
+// Marks are 0 or odd.
+bool all_written(const uint8_t* marks, uint64_t count) {
+  constexpr uint64_t kOdd = 0x0101010101010101;
+  uint64_t common = kOdd;
+  uint64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    uint64_t eight;
+    std::memcpy(&eight, marks + i, sizeof eight);
+    common &= eight;
+  }
+  uint8_t rest = 1;
+  for (; i < count; ++i) rest &= marks[i];
+  return common == kOdd && rest == 1;
+}
+
 bool all_equal(const uint8_t* bytes, uint64_t count, uint8_t value) {
   const uint64_t wanted = 0x0101010101010101 * value;
   uint64_t wrong = 0;
@@ -148,16 +182,26 @@ bool all_written_atomically(const uint8_t* written, uint64_t count) {
   }
   return true;
 }
-void mark_atomically(uint8_t* written, uint64_t count) {
-  for (uint64_t i = 0; i < count; ++i) __atomic_store_n(written + i, uint8_t{1}, __ATOMIC_RELAXED);
+bool all_equal_atomically(const uint8_t* written, uint64_t count, uint8_t value) {
+  for (uint64_t i = 0; i < count; ++i) {
+    if (__atomic_load_n(written + i, __ATOMIC_RELAXED) != value) return false;
+  }
+  return true;
+}
+void mark_atomically(uint8_t* written, uint64_t count, uint8_t value) {
+  for (uint64_t i = 0; i < count; ++i) __atomic_store_n(written + i, value, __ATOMIC_RELAXED);
 }
 
+// Returns whether `into` changed.
 template <class Map>
-void join(Map& into, const Map& from) {
+bool join(Map& into, const Map& from) {
+  bool changed = false;
   for (const auto& [cta, clock] : from) {
     uint32_t& known = into[cta];
+    changed = changed || known < clock;
     known = std::max(known, clock);
   }
+  return changed;
 }
 
 const char* verb(AccessKind kind) {
@@ -351,10 +395,21 @@ Checker::Field Checker::make_field(const View& view, size_t index) {
   return field;
 }
 
+// Whether a program has loads that may miss what its own launch writes.
+bool Checker::reads_past_writes(const Program* program) {
+  if (program == nullptr) return false;
+  const auto is_one = [](const Statement* statement) {
+    const auto& name = statement->name;
+    return std::find(name.begin(), name.end(), "nc") != name.end();
+  };
+  return std::any_of(program->statements.begin(), program->statements.end(), is_one);
+}
+
 Checker::Checker(Arena& arena, const Launch& launch, Subject subject)
     : arena_(arena),
       subject_(std::move(subject)),
       has_many_ctas_(launch.grid.count() > 1),
+      uses_cells_(has_many_ctas_ || reads_past_writes(launch.program)),
       launch_(arena.next_launch()) {
   if (arena.marks() == Marks::off) {
     fail(Status::invalid_argument,
@@ -393,24 +448,28 @@ std::optional<uint64_t> Checker::row_offset(const Field& field, size_t dim, uint
 Checker::Extent Checker::find_extent(uint64_t address, uint64_t bytes, AccessKind kind,
                                      Report::Kind& wrong) const {
   wrong = Report::Kind::outside;
-  if (fields_.empty()) {
+  if (subject_.bounds == Bounds::everything) {
     const Allocation allocation = arena_.find(address);
     return {.begin = allocation.begin, .end = allocation.begin + allocation.bytes};
   }
+  Extent output;
   for (const Field& field : fields_) {
     if (address < field.begin || address >= field.end) continue;
     const auto offset = row_offset(field, 0, address - field.begin, bytes);
     if (!offset) continue;
     if (kind != AccessKind::read && !field.may_write) {
       wrong = Report::Kind::write_to_input;
-    } else if (kind != AccessKind::write && !field.may_read) {
-      wrong = Report::Kind::read_of_output;
-    } else {
-      const uint64_t begin = address - *offset;
-      return {.begin = begin, .end = begin + field.row_bytes, .is_constant = field.is_constant};
+      continue;
     }
+    const uint64_t begin = address - *offset;
+    const Extent extent{.begin = begin,
+                        .end = begin + field.row_bytes,
+                        .is_constant = field.is_constant,
+                        .may_read = field.may_read};
+    if (kind == AccessKind::write || field.may_read) return extent;
+    output = extent;  // unless another view permits more
   }
-  return {};
+  return output;
 }
 
 const Checker::Field* Checker::nearest_field(uint64_t address) const {
@@ -458,6 +517,12 @@ std::string Checker::summary(const SourceLine& source_line) const {
       fmt::format("the checker found {} faults; these are the first of {}{} places:", found(),
                   list.size(), list.size() == kMostReports ? " or more" : "");
   for (const Report& report : list) text += "\n" + describe(report, source_line);
+  if (clock_used_up()) {
+    text +=
+        "\na block synchronised so often with others that its clock was used up: races with what "
+        "it "
+        "did after that are not seen";
+  }
   return text;
 }
 
@@ -503,6 +568,20 @@ void CtaChecker::report(Report::Kind kind, const Warp& warp, const Instruction& 
 
 // --- a CTA
 
+Checker::Clocks& Checker::Released::merged() {
+  if (own == nullptr) {
+    own = snapshot != nullptr ? std::make_unique<Clocks>(*snapshot) : std::make_unique<Clocks>();
+    snapshot.reset();
+  }
+  return *own;
+}
+
+bool Checker::Released::add(const std::shared_ptr<const Clocks>& more) {
+  if (own != nullptr || snapshot != nullptr) return join(merged(), *more);
+  snapshot = more;
+  return true;
+}
+
 std::unique_ptr<Checker::SharedState> Checker::take_state() {
   const std::lock_guard lock(mutex_);
   if (free_states_.empty()) return std::make_unique<SharedState>();
@@ -527,7 +606,13 @@ CtaChecker::CtaChecker(Checker& checker, Cta& cta)
                         static_cast<size_t>(cta.launch->program->local_bytes));
 }
 
-CtaChecker::~CtaChecker() { checker_.give_back(std::move(state_)); }
+CtaChecker::~CtaChecker() {
+  try {
+    checker_.give_back(std::move(state_));
+  } catch (...) {
+    // The next CTA makes one of its own.
+  }
+}
 
 std::string CtaChecker::thread_text(uint32_t warp, uint32_t lane) const {
   const Size3& block = cta_.launch->block;
@@ -561,11 +646,13 @@ void CtaChecker::global(const Warp& warp, const Instruction& instruction, const 
     if (!has_all) {
       report(wrong, warp, instruction, run.first_lane, Space::global, begin, run.bytes, [&] {
         const Checker::Field* const field = checker_.nearest_field(begin);
+        if (field == nullptr) {
+          return fmt::format("{} {} bytes, and the call has no tensor at all", verb(access.kind),
+                             run.bytes);
+        }
         const std::string& name = checker_.subject_.views[field->view].name;
         if (wrong == Report::Kind::write_to_input)
           return fmt::format("{} {} bytes of the input `{}`", verb(access.kind), run.bytes, name);
-        if (wrong == Report::Kind::read_of_output)
-          return fmt::format("{} {} bytes of the output `{}`", verb(access.kind), run.bytes, name);
         return fmt::format("{} {} bytes outside of `{}`", verb(access.kind), run.bytes, name);
       });
       return;
@@ -574,25 +661,70 @@ void CtaChecker::global(const Warp& warp, const Instruction& instruction, const 
   }
   uint8_t* const written = arena_.written(begin);
   const bool is_shared = access.strong || access.kind == AccessKind::atomic;
-  const bool was_written =
-      access.kind == AccessKind::write ||
-      (is_shared ? all_written_atomically(written, bytes) : all_equal(written, bytes, 1));
-  if (!was_written) {
-    const auto first = static_cast<uint64_t>(std::find(written, written + bytes, 0) - written);
-    const auto lane = static_cast<int>(first / static_cast<uint64_t>(run.bytes));
-    report(Report::Kind::uninitialised_global, warp, instruction, run.first_lane + lane,
-           Space::global, begin + first, run.bytes,
-           [&] { return fmt::format("{} global memory that nobody wrote", verb(access.kind)); });
+  const uint8_t call_mark = checker_.subject_.call_mark;
+  if (access.kind != AccessKind::write) {
+    const bool was_written =
+        is_shared ? all_written_atomically(written, bytes) : all_written(written, bytes);
+    const bool may_read =
+        cached.extent.may_read || (is_shared ? all_equal_atomically(written, bytes, call_mark)
+                                             : all_equal(written, bytes, call_mark));
+    if (!may_read || !was_written) {
+      report_unwritten(may_read ? Report::Kind::uninitialised_global : Report::Kind::read_of_output,
+                       warp, instruction, run, access);
+    }
   }
   if (access.kind != AccessKind::read) {
     if (is_shared) {
-      mark_atomically(written, bytes);
+      mark_atomically(written, bytes, call_mark);
     } else {
-      std::memset(written, 1, bytes);
+      std::memset(written, call_mark, bytes);
     }
   }
-  if (checker_.has_many_ctas_ && !cached.extent.is_constant)
-    global_races(warp, instruction, run, access);
+  if (cached.extent.is_constant) return;
+  if (access.read_only_path) stale_read(warp, instruction, run);
+  if (checker_.uses_cells_) global_races(warp, instruction, run, access);
+}
+
+void CtaChecker::stale_read(const Warp& warp, const Instruction& instruction, const Run& run) {
+  const uint64_t begin = run.address;
+  const uint64_t end = begin + static_cast<uint64_t>(run.lanes) * static_cast<uint64_t>(run.bytes);
+  const RaceCell* cell = arena_.race_cell(begin);
+  for (uint64_t granule = begin & ~uint64_t{3}; granule < end; granule += 4, ++cell) {
+    const uint64_t write = cell->write.load(std::memory_order_relaxed);
+    if ((write ^ own_cell_) >> kLaunchShift != 0) continue;
+    if ((write & bytes_within(granule, begin, end)) == 0) continue;
+    const auto lane =
+        static_cast<int>((std::max(granule, begin) - begin) / static_cast<uint64_t>(run.bytes));
+    report(Report::Kind::stale_read, warp, instruction, run.first_lane + lane, Space::global,
+           granule, run.bytes, [] {
+             return std::string("reads through the read-only cache (.nc) what this launch wrote");
+           });
+    return;
+  }
+}
+
+// Of global bytes that nobody wrote, or of an output's that this call has not written.
+void CtaChecker::report_unwritten(Report::Kind kind, const Warp& warp,
+                                  const Instruction& instruction, const Run& run, Access access) {
+  const bool is_output = kind == Report::Kind::read_of_output;
+  const uint8_t call_mark = checker_.subject_.call_mark;
+  const uint8_t* const marks = arena_.written(run.address);
+  const auto lane_bytes = static_cast<uint64_t>(run.bytes);
+  uint64_t first = 0;
+  for (; first + 1 < static_cast<uint64_t>(run.lanes) * lane_bytes; ++first) {
+    if (is_output ? marks[first] != call_mark : marks[first] == 0) break;
+  }
+  const uint64_t lane = first / lane_bytes;
+  const uint64_t address = run.address + (is_output ? lane * lane_bytes : first);
+  report(kind, warp, instruction, run.first_lane + static_cast<int>(lane), Space::global, address,
+         run.bytes, [&] {
+           if (!is_output)
+             return fmt::format("{} global memory that nobody wrote", verb(access.kind));
+           const Checker::Field* const field = checker_.nearest_field(address);
+           return fmt::format("{} {} bytes of the output `{}` that this call has not written",
+                              verb(access.kind), run.bytes,
+                              checker_.subject_.views[field->view].name);
+         });
 }
 
 void CtaChecker::forget(uint64_t address, uint64_t bytes) {
@@ -638,9 +770,7 @@ void CtaChecker::global_races(const Warp& warp, const Instruction& instruction, 
   const auto same_clock = [&](uint64_t cell) { return (cell ^ mine) >> kClockShift == 0; };
   RaceCell* cell = arena_.race_cell(begin);
   for (uint64_t granule = begin & ~uint64_t{3}; granule < end; granule += 4, ++cell) {
-    uint64_t touched = kAllBytes;
-    if (granule < begin) touched &= kAllBytes << (begin - granule);
-    if (granule + 4 > end) touched &= kAllBytes >> (granule + 4 - end);
+    const uint64_t touched = bytes_within(granule, begin, end);
     const auto races_with = [&](uint64_t other) {
       return (other & touched) != 0 && (other & strong) == 0 && !is_ordered(other);
     };
@@ -652,35 +782,24 @@ void CtaChecker::global_races(const Warp& warp, const Instruction& instruction, 
       race_between_ctas(warp, instruction, run, access, granule, write, AccessKind::write);
     }
     if (access.kind == AccessKind::read) {
-      if (access.read_only_path && same_launch(write) && (write & touched) != 0) {
-        report(
-            Report::Kind::stale_read, warp, instruction, run.first_lane, Space::global, granule,
-            run.bytes, [] {
-              return std::string("reads through the read-only cache (.nc) what this launch wrote");
-            });
-      }
       uint64_t next = mine | touched;
       if (foreign(read)) {
-        if (!is_ordered(read)) next |= kSeveral;
+        if ((read & kStrong) == 0 && !is_ordered(read)) next |= (read & kAllBytes) << kOthersShift;
       } else if (same_clock(read)) {
-        next |= read & (kSeveral | kAllBytes);
-        if ((read & kStrong) == 0) next &= ~kStrong;
+        next = merged_cell(read, next);
       }
       if (next != read) cell->read.store(next, std::memory_order_relaxed);
       continue;
     }
-    // With several readers the last one is known. If it is this CTA, and nothing was acquired
-    // since, the others cannot have come before either.
-    const bool others_read = foreign(read) || (same_clock(read) && (read & kSeveral) != 0);
-    if (others_read &&
-        (foreign(read) ? races_with(read) : (read & touched) != 0 && (read & strong) == 0)) {
+    // Of several readers the last one is known. If it is this CTA, and nothing was acquired since,
+    // the one before it cannot have come before this write either.
+    const auto others_race = [&](uint64_t other) {
+      return same_clock(other) && (other >> kOthersShift & touched) != 0;
+    };
+    if (foreign(read) ? races_with(read) : others_race(read))
       race_between_ctas(warp, instruction, run, access, granule, read, AccessKind::read);
-    }
     uint64_t next = mine | touched;
-    if (same_clock(write)) {
-      next |= write & kAllBytes;
-      if ((write & kStrong) == 0) next &= ~kStrong;
-    }
+    if (same_clock(write)) next = merged_cell(write, next);
     if (next != write) cell->write.store(next, std::memory_order_relaxed);
   }
 }
@@ -1029,20 +1148,26 @@ void CtaChecker::release(const Warp& warp, Space space, uint64_t address, CacheO
     }
     return;
   }
-  if (!checker_.has_many_ctas_ || (!releases(order) && !has_fence_)) return;
+  if (!checker_.has_many_ctas_ || (!releases(order) && fences_ == 0)) return;
+  Exchange& exchange = exchanges_[address];
+  if (!releases(order) && exchange.given_fence == fences_) return;
   Checker::Shard& shard = checker_.shard(address);
   {
     const std::lock_guard lock(shard.mutex);
-    Checker::Clocks& clocks = shard.released[address];
+    Checker::Released& released = shard.released[address];
+    bool changed = true;
     if (releases(order)) {
-      join(clocks, seen_);
-      clocks[cta_of(own_cell_)] = clock_;
+      if (exchange.given_seen != seen_version_) join(released.merged(), seen_);
+      released.merged()[cta_of(own_cell_)] = clock_;
+      exchange.given_seen = seen_version_;
     } else {
-      join(clocks, released_);
+      changed = released.add(released_);
+      exchange.given_fence = fences_;
     }
+    if (changed) ++released.version;
   }
   checker_.any_release_.store(true);
-  if (releases(order)) clock_ = std::min(clock_ + 1, kLastClock);
+  if (releases(order)) advance_clock();
 }
 
 void CtaChecker::acquire(const Warp& warp, Space space, uint64_t address, CacheOrder order) {
@@ -1060,8 +1185,28 @@ void CtaChecker::acquire(const Warp& warp, Space space, uint64_t address, CacheO
   const std::lock_guard lock(shard.mutex);
   const auto found = shard.released.find(address);
   if (found == shard.released.end()) return;
-  join(acquires(order) ? seen_ : acquired_, found->second);
-  if (acquires(order)) clock_ = std::min(clock_ + 1, kLastClock);
+  Exchange& exchange = exchanges_[address];
+  uint64_t& version = acquires(order) ? exchange.seen_version : exchange.acquired_version;
+  if (version == found->second.version) return;  // nothing new, as for one that polls
+  version = found->second.version;
+  if (!acquires(order)) {
+    join(acquired_, found->second.clocks());
+  } else if (join_seen(found->second.clocks())) {
+    advance_clock();
+  }
+}
+
+// Returns whether anything is new; what this CTA did itself is not.
+bool CtaChecker::join_seen(const Checker::Clocks& clocks) {
+  bool changed = false;
+  for (const auto& [cta, clock] : clocks) {
+    if (cta == cta_of(own_cell_)) continue;
+    uint32_t& known = seen_[cta];
+    changed = changed || known < clock;
+    known = std::max(known, clock);
+  }
+  if (changed) ++seen_version_;
+  return changed;
 }
 
 void CtaChecker::fence(const Warp& warp, FenceScope scope) {
@@ -1075,12 +1220,17 @@ void CtaChecker::fence(const Warp& warp, FenceScope scope) {
   stamps[w] = static_cast<uint16_t>(state.now);
   state.fenced[w] = stamps;
   if (scope == FenceScope::cta || !checker_.has_many_ctas_) return;
-  join(seen_, acquired_);
+  join_seen(acquired_);
   acquired_.clear();
-  released_ = seen_;
-  released_[cta_of(own_cell_)] = clock_;
-  has_fence_ = true;
-  clock_ = std::min(clock_ + 1, kLastClock);
+  auto released = std::make_shared<Checker::Clocks>(seen_);
+  (*released)[cta_of(own_cell_)] = clock_;
+  released_ = std::move(released);
+  ++fences_;
+  advance_clock();
+}
+
+void CtaChecker::advance_clock() {
+  if (clock_ < kLastClock && ++clock_ == kLastClock) checker_.clock_used_up_.store(true);
 }
 
 // --- hooks
@@ -1089,8 +1239,6 @@ void on_warp_sync(Warp& warp, uint32_t lanes) { warp.cta->checker->warp_sync(war
 void on_barrier(Cta& cta, uint32_t id, const std::vector<BarrierGroup>& parties) {
   cta.checker->barrier(id, parties);
 }
-void on_barrier_arrive(Cta& cta, uint32_t id, Warp& warp, uint32_t) {
-  cta.checker->barrier_arrive(id, warp);
-}
+void on_barrier_arrive(Cta& cta, uint32_t id, Warp& warp) { cta.checker->barrier_arrive(id, warp); }
 
 }  // namespace kiln::runtime::sim

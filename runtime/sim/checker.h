@@ -7,7 +7,8 @@
 // orders the warps (and bar.warp.sync the lanes) that take part in it; shfl, vote, mma and ldmatrix
 // order nothing. CTAs are ordered only by a release (a fence and then a strong write, or .release)
 // which an acquire of the same address saw. A location has one entry for its last write and one or
-// two for its last reads, so that a race can be missed; one that is reported is one.
+// two for its last reads, so that a race can be missed; one that is reported is one. So it is when
+// a CTA has acquired and released 2^18 times, after which it counts as ordered.
 #pragma once
 
 #include <array>
@@ -31,29 +32,33 @@
 
 namespace kiln::runtime::sim {
 
-// A tensor that the launch may touch. Module variables need one each as well; without any view all
-// allocations may be read and written.
+// A tensor that the launch may touch. Module variables need one each as well.
 struct View {
   std::string name;
   uint64_t begin = 0;
   int64_t element_bytes = 1;
   std::vector<int64_t> dims;           // outermost first; none: one element
   std::vector<int64_t> strides_bytes;  // of each dim; gaps between rows are outside
-  bool may_read = true;
+  bool may_read = true;  // false: only what the call itself has written, as of outputs
   bool may_write = false;
 };
 
-// What is checked, for the text of reports.
+// What a launch may touch.
+enum class Bounds : uint8_t { views, everything };  // everything: every allocation, as it likes
+
+// What is checked.
 struct Subject {
-  std::string op, kernel, config;
+  std::string op, kernel, config;  // for the text of reports
+  Bounds bounds = Bounds::views;
   std::vector<View> views;
+  uint8_t call_mark = kFirstCallMark;  // of what is written; the launches of one call share it
 };
 
 struct Report {
   enum class Kind : uint8_t {
     outside,         // of every view
     write_to_input,  // of a view that may not be written
-    read_of_output,  // of a view that may not be read
+    read_of_output,  // of a view that may not be read, what the call has not written
     uninitialised_global,
     uninitialised_shared,
     uninitialised_local,
@@ -108,6 +113,7 @@ class Checker {
   // After the launch. At most 20, one for each kind and statement; found() counts every one.
   std::vector<Report> reports() const;
   uint64_t found() const { return found_.load(); }
+  bool clock_used_up() const { return clock_used_up_.load(); }         // some races were not seen
   std::string summary(const SourceLine& source_line = nullptr) const;  // "" when nothing was found
 
   // "`topk`, 8 bytes behind its end (offset 4104, element 1026)", for the text of a Fault.
@@ -137,14 +143,27 @@ class Checker {
     uint64_t begin = 1;
     uint64_t end = 0;
     bool is_constant = false;
+    bool may_read = true;
   };
   using Clocks = std::unordered_map<uint32_t, uint32_t>;  // CTA, clock
+  // What strong writes to an address released. As long as it is that of one fence, the snapshot is
+  // shared with all addresses that the fence released.
+  struct Released {
+    std::shared_ptr<const Clocks> snapshot;
+    std::unique_ptr<Clocks> own;
+    uint64_t version = 0;
+
+    const Clocks& clocks() const { return own != nullptr ? *own : *snapshot; }
+    Clocks& merged();                                     // to be added to
+    bool add(const std::shared_ptr<const Clocks>& more);  // whether it changed
+  };
   struct Shard {
     std::mutex mutex;
-    std::unordered_map<uint64_t, Clocks> released;  // by address
+    std::unordered_map<uint64_t, Released> released;  // by address
   };
   struct SharedState;
 
+  static bool reads_past_writes(const Program* program);
   static Field make_field(const View& view, size_t index);
   static std::optional<uint64_t> row_offset(const Field& field, size_t dim, uint64_t offset,
                                             uint64_t bytes);
@@ -163,8 +182,10 @@ class Checker {
   const Subject subject_;
   std::vector<Field> fields_;
   const bool has_many_ctas_;
+  const bool uses_cells_;  // of races, which know the writes of a launch as well
   const uint64_t launch_;  // of race cells
   std::atomic<bool> any_release_ = false;
+  std::atomic<bool> clock_used_up_ = false;
   std::array<Shard, 16> shards_;
   std::atomic<uint64_t> found_ = 0;
 
@@ -180,7 +201,6 @@ class CtaChecker {
   ~CtaChecker();
   CtaChecker(const CtaChecker&) = delete;
   CtaChecker& operator=(const CtaChecker&) = delete;
-  void end_of_cta() {}  // a cp.async that nobody waits for is legal
 
   // Before the access, which has passed the checks of bounds and alignment. `values` is what will
   // be written, lane after lane, or nullptr: a write of what is there already is no race between
@@ -213,9 +233,14 @@ class CtaChecker {
     Extent extent;
   };
 
+  void report_unwritten(Report::Kind kind, const Warp& warp, const Instruction& instruction,
+                        const Run& run, Access access);
   void global_races(const Warp& warp, const Instruction& instruction, const Run& run,
                     Access access);
+  void stale_read(const Warp& warp, const Instruction& instruction, const Run& run);
   bool is_ordered(uint64_t cell) const;
+  bool join_seen(const Checker::Clocks& clocks);
+  void advance_clock();
   void race_between_ctas(const Warp& warp, const Instruction& instruction, const Run& run,
                          Access access, uint64_t granule, uint64_t other, AccessKind other_kind);
 
@@ -247,15 +272,24 @@ class CtaChecker {
   // Order between CTAs.
   const uint64_t own_cell_;  // launch and CTA
   uint32_t clock_ = 1;
-  Checker::Clocks seen_;      // accesses of these CTAs up to these clocks came before
-  Checker::Clocks released_;  // the same as of the last fence, with this CTA
-  bool has_fence_ = false;
+  Checker::Clocks seen_;       // accesses of these CTAs up to these clocks came before
+  uint64_t seen_version_ = 1;  // of seen_
+  std::shared_ptr<const Checker::Clocks> released_;  // as of the last fence, with this CTA
+  uint64_t fences_ = 0;
   Checker::Clocks acquired_;  // counts from the next fence on
+  // What was given to an address and taken from it, so that it is not done again.
+  struct Exchange {
+    uint64_t given_fence = 0;
+    uint64_t given_seen = 0;
+    uint64_t seen_version = 0;
+    uint64_t acquired_version = 0;
+  };
+  std::unordered_map<uint64_t, Exchange> exchanges_;
 };
 
 // For the executor; only with Cta::checker.
 void on_warp_sync(Warp& warp, uint32_t lanes);
 void on_barrier(Cta& cta, uint32_t id, const std::vector<BarrierGroup>& parties);
-void on_barrier_arrive(Cta& cta, uint32_t id, Warp& warp, uint32_t lanes);
+void on_barrier_arrive(Cta& cta, uint32_t id, Warp& warp);
 
 }  // namespace kiln::runtime::sim

@@ -231,21 +231,21 @@ Handler pair_handler(Compare compare) {
 }
 
 template <Into into>
-Handler compare_handler(Compare compare, Type type, bool flushes) {
+Handler compare_handler(Compare compare, Type type, const Instruction& instruction) {
   switch (type) {
     case Type::f16:
-      return flushes ? compare_handler<into, LaneFlushedHalf>(compare)
-                     : compare_handler<into, LaneHalf>(compare);
+      return instruction.flushes ? compare_handler<into, LaneFlushedHalf>(compare)
+                                 : compare_handler<into, LaneHalf>(compare);
     case Type::f16x2:
-      return flushes ? pair_handler<into, LaneFlushedHalf>(compare)
-                     : pair_handler<into, LaneHalf>(compare);
+      return instruction.flushes ? pair_handler<into, LaneFlushedHalf>(compare)
+                                 : pair_handler<into, LaneHalf>(compare);
     case Type::bf16:
       return compare_handler<into, LaneBrain>(compare);
     case Type::bf16x2:
       return pair_handler<into, LaneBrain>(compare);
     case Type::f32:
-      return flushes ? flushing_compare_handler<into>(compare)
-                     : compare_handler<into, float>(compare);
+      return instruction.flushes ? flushing_compare_handler<into>(compare)
+                                 : compare_handler<into, float>(compare);
     case Type::f64:
       return compare_handler<into, double>(compare);
     default:
@@ -284,12 +284,20 @@ void bind_compared(Binder& binder, Type type, Combine combine) {
   }
 }
 
+// What the modifiers before the types say, as set and setp have them.
+struct Comparison {
+  Compare compare;
+  Combine combine;
+};
+Comparison take_comparison(Binder& binder) {
+  const Comparison taken{take_compare(binder), take_combine(binder)};
+  binder.instruction().mode = static_cast<uint8_t>(taken.combine);
+  binder.instruction().flushes = binder.take("ftz");
+  return taken;
+}
+
 void bind_setp(Binder& binder) {
-  const Compare compare = take_compare(binder);
-  const Combine combine = take_combine(binder);
-  Instruction& instruction = binder.instruction();
-  instruction.mode = static_cast<uint8_t>(combine);
-  instruction.flushes = binder.take("ftz");
+  const auto [compare, combine] = take_comparison(binder);
   const Type type = binder.require_type();
   const Operand& targets = binder.operand(0);
   const Operand none{.kind = Operand::Kind::sink};
@@ -302,7 +310,7 @@ void bind_setp(Binder& binder) {
     binder.target(none, Type::pred);
   }
   bind_compared(binder, type, combine);
-  bind_handler(binder, compare_handler<Into::predicate>(compare, type, instruction.flushes));
+  bind_handler(binder, compare_handler<Into::predicate>(compare, type, binder.instruction()));
 }
 
 // What a true comparison writes.
@@ -330,17 +338,14 @@ uint32_t truth(Binder& binder, Type type) {
 }
 
 void bind_set(Binder& binder) {
-  const Compare compare = take_compare(binder);
-  const Combine combine = take_combine(binder);
+  const auto [compare, combine] = take_comparison(binder);
   Instruction& instruction = binder.instruction();
-  instruction.mode = static_cast<uint8_t>(combine);
-  instruction.flushes = binder.take("ftz");
   const Type target = binder.require_type();
   const Type type = binder.require_type();
   instruction.target = truth(binder, target);
   binder.target(binder.operand(0), target);
   bind_compared(binder, type, combine);
-  bind_handler(binder, compare_handler<Into::registers>(compare, type, instruction.flushes));
+  bind_handler(binder, compare_handler<Into::registers>(compare, type, instruction));
 }
 
 // --- choices

@@ -71,9 +71,10 @@ Range range_of(Type type) {
   const uint64_t half = uint64_t{1} << (bits - 1);
   return {.least = half, .most = half - 1};
 }
-uint64_t clamped(bool negative, uint64_t magnitude, Type type) {
+uint64_t clamped(const Exact& integer, Type type) {
   const Range range = range_of(type);
-  return negative ? 0 - std::min(magnitude, range.least) : std::min(magnitude, range.most);
+  return integer.negative ? 0 - std::min(integer.significand, range.least)
+                          : std::min(integer.significand, range.most);
 }
 
 Exact exact_integer(uint64_t value, Type type) {
@@ -99,7 +100,7 @@ uint64_t integer_from(const Exact& value, Type target, Type source) {
   const bool huge =
       infinite || (value.significand != 0 && value.exponent > std::countl_zero(value.significand));
   const uint64_t magnitude = huge ? ~uint64_t{0} : value.significand << value.exponent;
-  return clamped(value.negative, magnitude, target);
+  return clamped({.negative = value.negative, .significand = magnitude}, target);
 }
 
 constexpr uint64_t one_of(Format format) {
@@ -107,14 +108,15 @@ constexpr uint64_t one_of(Format format) {
 }
 
 // .sat into [0, 1] with NaN as +0, .relu to +0 from below.
-uint64_t finished(uint64_t bits, Format format, bool saturates, bool relu) {
+uint64_t finished(uint64_t bits, const Conversion& conversion, const Instruction& instruction) {
+  const Format format = format_of(conversion.target);
   const bool negative = (bits & format.sign()) != 0;
   const bool nan = (bits & (format.sign() - 1)) > format.infinity();
-  if (saturates) {
+  if (instruction.saturates) {
     if (nan || negative) return 0;
     return std::min(bits, one_of(format));
   }
-  return relu && negative && !nan ? 0 : bits;
+  return conversion.relu && negative && !nan ? 0 : bits;
 }
 
 uint64_t flushed_float(uint64_t bits) {
@@ -145,7 +147,7 @@ uint64_t float_from(const Exact& value, const Conversion& conversion, uint64_t b
   const bool from_float = is_float(conversion.source);
   if (value.kind == Exact::Kind::nan) {
     if (const std::optional<uint64_t> nan = kept_nan(conversion, bits))
-      return finished(*nan, format, instruction.saturates, conversion.relu);
+      return finished(*nan, conversion, instruction);
   }
   const Exact integral =
       conversion.integral ? rounded_to_integer(value, instruction.rounding) : value;
@@ -154,7 +156,7 @@ uint64_t float_from(const Exact& value, const Conversion& conversion, uint64_t b
   if (instruction.flushes && conversion.target == Type::f32 && from_float) {
     result = flushed_float(result);
   }
-  return finished(result, format, instruction.saturates, conversion.relu);
+  return finished(result, conversion, instruction);
 }
 
 // Without rounding, flushing and the like a value of the same type goes through, a NaN as it is.
@@ -171,7 +173,7 @@ uint64_t converted(const Conversion& conversion, const Instruction& instruction,
     const Exact exact = exact_integer(value, source);
     if (is_float(target)) return float_from(exact, conversion, value, instruction);
     if (!instruction.saturates) return extended(value, target);
-    return extended(clamped(exact.negative, exact.significand, target), target);
+    return extended(clamped(exact, target), target);
   }
   uint64_t bits = low_bits(word, type_bits(source));
   if (instruction.flushes && source == Type::f32) bits = flushed_float(bits);

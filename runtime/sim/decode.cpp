@@ -5,12 +5,14 @@
 #include <queue>
 
 #include "jit/base/error.h"
+#include "runtime/sim/numbers.h"
 #include "runtime/sim/warp.h"
 
 namespace kiln::runtime::sim {
 namespace {
 
 constexpr int kDeepestCall = 16;
+constexpr int kMostCalls = 4096;  // inlined ones, each a copy of its function
 
 int64_t align_up(int64_t value, int64_t align) { return (value + align - 1) / align * align; }
 
@@ -39,7 +41,7 @@ class Decoder : public Binder {
   uint64_t symbol_address(std::string_view name) override { return find_place(name).address; }
 
  protected:
-  void add_row(const Operand& operand, Type type, bool reads, bool writes) override;
+  void add_row(const Operand& operand, Type type, RowUse use) override;
   RegisterClass class_of(const Operand& operand) const override {
     return registers_[register_of(operand.reg)];
   }
@@ -57,8 +59,10 @@ class Decoder : public Binder {
 
   size_t register_of(int reg) const { return static_cast<size_t>(frame_->first_register + reg); }
   const Place& find_place(std::string_view name) const;
+  std::vector<const Function*> reachable_functions(const Function& entry) const;
+  void place_shared(const std::vector<const Function*>& functions);
   void place_variables(Frame& frame);
-  void place_module_shared();
+  void place_module_variables();
   void emit_function(Frame& frame, int depth);
   void emit(const Statement& statement, int depth);
   void begin(const Statement& statement);
@@ -69,22 +73,20 @@ class Decoder : public Binder {
   Row constant(uint64_t bits, int bytes);
   uint64_t immediate_bits(const Operand& operand, Type type) const;
   Row special(std::string_view name, Type type);
-  void push_row(Row row, bool reads, bool writes);
+  void push_row(Row row, RowUse use = {});
   void place_registers();
 
   const SymbolAddresses& addresses_;
   std::shared_ptr<Program> program_;
   Frame* frame_ = nullptr;
   std::vector<RegisterClass> registers_;
-  struct Use {
-    bool reads = false;
-    bool writes = false;
-  };
-  std::vector<Use> uses_;          // of program_->rows
+  std::vector<RowUse> uses_;       // of program_->rows
   std::vector<size_t> first_row_;  // of each instruction
   std::map<std::pair<uint64_t, int>, Row> constants_;
   Places module_places_;
+  std::map<const Variable*, uint64_t> shared_;  // of the module and of all reachable functions
   bool rewrites_param_ = false;
+  int calls_ = 0;
   Instruction building_;
 };
 
@@ -96,14 +98,61 @@ const Place& Decoder::find_place(std::string_view name) const {
   unsupported(fmt::format("\"{}\" is not a variable", name));
 }
 
-void Decoder::place_module_shared() {
+// The function that a call names, if it has a body.
+const Function* callee_of(const Module& module, const Statement& statement) {
+  for (const Operand& operand : statement.operands) {
+    if (operand.kind != Operand::Kind::symbol) continue;
+    const Function* const callee = module.find(operand.name);
+    return callee != nullptr && callee->has_body ? callee : nullptr;
+  }
+  return nullptr;
+}
+
+std::vector<const Function*> Decoder::reachable_functions(const Function& entry) const {
+  std::vector<const Function*> functions{&entry};
+  for (size_t f = 0; f < functions.size(); ++f) {
+    for (const Statement& statement : functions[f]->statements) {
+      if (statement.name[0] != "call") continue;
+      const Function* const callee = callee_of(*program_->module, statement);
+      if (callee != nullptr &&
+          std::find(functions.begin(), functions.end(), callee) == functions.end())
+        functions.push_back(callee);
+    }
+  }
+  return functions;
+}
+
+// A variable has one place, however often its function is called. Dynamic shared memory lies behind
+// what is static; its variables all begin there.
+void Decoder::place_shared(const std::vector<const Function*>& functions) {
+  std::vector<const Variable*> dynamic;
+  int64_t& bytes = program_->static_shared_bytes;
+  const auto place = [&](const std::vector<Variable>& variables) {
+    for (const Variable& variable : variables) {
+      if (variable.space != Space::shared) continue;
+      if (variable.bytes == 0) {
+        dynamic.push_back(&variable);
+        continue;
+      }
+      bytes = align_up(bytes, variable.align);
+      shared_[&variable] = static_cast<uint64_t>(bytes);
+      bytes += variable.bytes;
+    }
+  };
+  place(program_->module->variables);
+  for (const Function* const function : functions) place(function->variables);
+  int64_t align = 16;
+  for (const Variable* const variable : dynamic) align = std::max(align, variable->align);
+  program_->dynamic_shared_offset = align_up(bytes, align);
+  for (const Variable* const variable : dynamic)
+    shared_[variable] = static_cast<uint64_t>(program_->dynamic_shared_offset);
+}
+
+void Decoder::place_module_variables() {
   for (const Variable& variable : program_->module->variables) {
     Place place{.space = variable.space};
     if (variable.space == Space::shared) {
-      if (variable.bytes == 0) continue;  // placed behind all others
-      program_->static_shared_bytes = align_up(program_->static_shared_bytes, variable.align);
-      place.address = static_cast<uint64_t>(program_->static_shared_bytes);
-      program_->static_shared_bytes += variable.bytes;
+      place.address = shared_.at(&variable);
     } else {
       const auto found = addresses_.find(variable.name);
       if (found == addresses_.end())
@@ -119,10 +168,7 @@ void Decoder::place_variables(Frame& frame) {
     Place place{.space = variable.space};
     switch (variable.space) {
       case Space::shared:
-        if (variable.bytes == 0) continue;
-        program_->static_shared_bytes = align_up(program_->static_shared_bytes, variable.align);
-        place.address = static_cast<uint64_t>(program_->static_shared_bytes);
-        program_->static_shared_bytes += variable.bytes;
+        place.address = shared_.at(&variable);
         break;
       case Space::param:
         place.is_body_param = true;
@@ -146,9 +192,9 @@ void Decoder::place_variables(Frame& frame) {
   }
 }
 
-void Decoder::push_row(Row row, bool reads, bool writes) {
+void Decoder::push_row(Row row, RowUse use) {
   program_->rows.push_back(row);
-  uses_.push_back({.reads = reads, .writes = writes});
+  uses_.push_back(use);
 }
 
 Row Decoder::constant(uint64_t bits, int bytes) {
@@ -216,7 +262,7 @@ Row Decoder::special(std::string_view name, Type type) {
   unsupported(fmt::format("the special register {} cannot be read here", name));
 }
 
-void Decoder::add_row(const Operand& operand, Type type, bool reads, bool writes) {
+void Decoder::add_row(const Operand& operand, Type type, RowUse use) {
   switch (operand.kind) {
     case Operand::Kind::reg: {
       const RegisterClass kind = class_of(operand);
@@ -229,31 +275,31 @@ void Decoder::add_row(const Operand& operand, Type type, bool reads, bool writes
       push_row({.offset = static_cast<uint32_t>(register_of(operand.reg)),
                 .bank = Bank::registers,
                 .negated = operand.negated},
-               reads, writes);
+               use);
       return;
     }
     case Operand::Kind::sink:
-      if (reads && !writes) unsupported("the sink _ cannot be read");
-      push_row({.offset = special_offset(Special::sink), .bank = Bank::specials}, false, false);
+      if (use.reads && !use.writes) unsupported("the sink _ cannot be read");
+      push_row({.offset = special_offset(Special::sink), .bank = Bank::specials});
       return;
     case Operand::Kind::immediate: {
-      if (writes) unsupported("an immediate cannot be written");
+      if (use.writes) unsupported("an immediate cannot be written");
       Row row = constant(immediate_bits(operand, type), type == Type::pred      ? 0
                                                         : type_bits(type) == 64 ? 8
                                                                                 : 4);
       row.negated = operand.negated;
-      push_row(row, false, false);
+      push_row(row);
       return;
     }
     case Operand::Kind::special:
-      if (writes) unsupported("a special register cannot be written");
-      push_row(special(operand.name, type), false, false);
+      if (use.writes) unsupported("a special register cannot be written");
+      push_row(special(operand.name, type));
       return;
     case Operand::Kind::symbol: {
-      if (writes) unsupported("the address of a variable cannot be written");
+      if (use.writes) unsupported("the address of a variable cannot be written");
       const uint64_t address =
           find_place(operand.name).address + static_cast<uint64_t>(operand.offset);
-      push_row(constant(address, type_bits(type) == 64 ? 8 : 4), false, false);
+      push_row(constant(address, type_bits(type) == 64 ? 8 : 4));
       return;
     }
     case Operand::Kind::address:
@@ -272,18 +318,18 @@ void Decoder::address(const Operand& operand, Space) {
       base = place.address;
       if (place.is_body_param) rewrites_param_ = true;
     }
-    push_row(constant(base, 8), false, false);
+    push_row(constant(base, 8));
     return;
   }
   const auto reg = static_cast<uint32_t>(register_of(operand.reg));
   if (registers_[reg] == RegisterClass::bits64) {
-    push_row({.offset = reg}, true, false);
+    push_row({.offset = reg}, {.reads = true});
     return;
   }
   if (registers_[reg] != RegisterClass::bits32)
     unsupported("an address needs a register of 32 or 64 bits");
   instruction_->narrow_address = true;
-  push_row({.offset = reg}, true, false);
+  push_row({.offset = reg}, {.reads = true});
 }
 
 void Decoder::begin(const Statement& statement) {
@@ -336,12 +382,15 @@ void Decoder::barrier() {
     unsupported("expected .sync, .arrive, .red or .warp.sync");
   }
   building_.mode = static_cast<uint8_t>(kind);
+  if (kind == BarrierKind::arrive && operand_count() < 2)
+    unsupported("who only arrives has to say how many threads the barrier has");
+  require_operands(first == 1 ? 3 : 1, first == 1 ? 4 : 2);
   const int last = operand_count() - (first == 1 ? 1 : 0);
   source(operand(first), Type::u32);
   if (last - first > 1) {
     source(operand(first + 1), Type::u32);
   } else {
-    push_row({.offset = special_offset(Special::zero), .bank = Bank::specials}, false, false);
+    push_row({.offset = special_offset(Special::zero), .bank = Bank::specials});
   }
   if (first == 1) {
     target(operand(0), kind == BarrierKind::popc ? Type::u32 : Type::pred);
@@ -376,6 +425,11 @@ bool Decoder::control_flow(const Statement& statement, int depth) {
     } else {
       building_.flow = Flow::exit;
     }
+  } else if (name == "nanosleep") {
+    take("u32");
+    require_operands(1, 1);
+    source(operand(0), Type::u32);
+    building_.flow = Flow::pause;
   } else if ((name == "bar" || name == "barrier") && statement.name.size() > 1 &&
              statement.name[1] != "warp") {
     barrier();
@@ -398,6 +452,7 @@ void Decoder::call(const Statement& statement, int depth) {
   begin(statement);
   take("uni");
   // (results), function, (arguments) with the lists optional
+  if (statement.operands.empty()) unsupported("it does not say what it calls");
   const Operand* results = nullptr;
   size_t at = 0;
   if (statement.operands[0].kind == Operand::Kind::group) results = &statement.operands[at++];
@@ -412,15 +467,18 @@ void Decoder::call(const Statement& statement, int depth) {
     // arguments and of the result in local memory.
     if (!bind_system(*this)) unsupported(fmt::format("the function {} has no body", name));
     for (const Operand& argument : arguments.parts)
-      push_row(constant(find_place(argument.name).address, 8), false, false);
+      push_row(constant(find_place(argument.name).address, 8));
     if (results != nullptr) {
       for (const Operand& result : results->parts)
-        push_row(constant(find_place(result.name).address, 8), false, false);
+        push_row(constant(find_place(result.name).address, 8));
     }
     return finish();
   }
   if (building_.has_guard) unsupported("a call under a guard is not supported");
   if (depth >= kDeepestCall) unsupported("calls are nested too deeply, or recursive");
+  if (++calls_ > kMostCalls)
+    unsupported(
+        fmt::format("the kernel has more than {} calls, each of which becomes a copy", kMostCalls));
   first_row_.pop_back();
   program_->statements.pop_back();
 
@@ -483,21 +541,9 @@ std::shared_ptr<const Program> Decoder::run() {
                                 .address = static_cast<uint64_t>(program_->param_bytes)};
     program_->param_bytes += param.bytes;
   }
-  place_module_shared();
+  place_shared(reachable_functions(*function));
+  place_module_variables();
   place_variables(frame);
-  // Dynamic shared memory lies behind what is static; its variables all begin there.
-  program_->dynamic_shared_offset = align_up(program_->static_shared_bytes, 16);
-  const auto place_dynamic = [&](const std::vector<Variable>& variables, Places& places) {
-    for (const Variable& variable : variables) {
-      if (variable.space != Space::shared || variable.bytes != 0) continue;
-      program_->dynamic_shared_offset = align_up(program_->dynamic_shared_offset, variable.align);
-      places[variable.name] = {.space = Space::shared,
-                               .address = static_cast<uint64_t>(program_->dynamic_shared_offset)};
-    }
-  };
-  place_dynamic(program_->module->variables, module_places_);
-  place_dynamic(function->variables, frame.places);
-
   emit_function(frame, 0);
   static const Statement kEnd{.text = "(end of the function)", .name = {"exit"}};
   begin(kEnd);
@@ -667,10 +713,17 @@ void Decoder::place_registers() {
   base[1] = align_up(used[0] * kBytes[0], 64);
   base[2] = base[1] + used[1] * kBytes[1];
   program_->register_bytes = base[2] + used[2] * kBytes[2];
+  const auto place_of = [&](size_t reg) {
+    const size_t kind = class_index(reg);
+    return static_cast<uint32_t>(base[kind] + slots[reg] * kBytes[kind]);
+  };
+  for (size_t reg = 0; reg < registers_.size(); ++reg) {
+    if (!has(blocks.front().in, reg)) continue;
+    program_->unset.push_back(
+        {.offset = place_of(reg), .bytes = static_cast<uint32_t>(kBytes[class_index(reg)])});
+  }
   const auto patch = [&](Row& row) {
-    if (row.bank != Bank::registers) return;
-    const size_t kind = class_index(row.offset);
-    row.offset = static_cast<uint32_t>(base[kind] + slots[row.offset] * kBytes[kind]);
+    if (row.bank == Bank::registers) row.offset = place_of(row.offset);
   };
   for (Row& row : program_->rows) patch(row);
   for (size_t i = 0; i < count; ++i) {
@@ -683,6 +736,7 @@ void Decoder::place_registers() {
 
 std::shared_ptr<const Program> decode(std::shared_ptr<const Module> module, std::string_view entry,
                                       const SymbolAddresses& addresses) {
+  const FloatMode mode({});  // of immediates: not that of the caller
   return Decoder(std::move(module), entry, addresses).run();
 }
 

@@ -7,21 +7,37 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #include "runtime/sim/checker.h"
+#include "runtime/sim/numbers.h"
 
 namespace kiln::runtime::sim {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kWarpSlice = 20'000;    // instructions before the next warp has its turn
-constexpr uint64_t kGroupSlice = 2'000;    // before the other lanes of the warp have theirs
-constexpr std::byte kUnwritten{0xcd};      // shared and local memory before the first write
-constexpr uint64_t kCtaSlice = 4'000'000;  // before other CTAs may be what it waits for
+constexpr uint64_t kWarpSlice = 20'000;      // instructions before the next warp has its turn
+constexpr uint64_t kGroupSlice = 2'000;      // before the other lanes of the warp have theirs
+constexpr std::byte kUnwritten{0xcd};        // memory and registers before the first write
+constexpr uint64_t kCtaSlice = 4'000'000;    // before other CTAs may be what it waits for
+constexpr uint64_t kMostPatience = 1 << 17;  // idle polls before the same
 
 // --- one warp
+
+// Of lanes at one pc there is one ready group.
+void add_ready(std::vector<Group>& groups, uint32_t pc, uint32_t mask) {
+  if (mask == 0) return;
+  for (Group& group : groups) {
+    if (group.state == Group::State::ready && group.pc == pc) {
+      group.mask |= mask;
+      return;
+    }
+  }
+  groups.push_back({.pc = pc, .mask = mask});
+}
 
 class WarpRunner {
  public:
@@ -32,14 +48,15 @@ class WarpRunner {
 
  private:
   size_t pick() const;
-  void run_group(size_t index, uint64_t slice);
+  void run_group(size_t index);
   void branch(Group& group, uint32_t taken, uint32_t target);
   void branch_index(Group& group, const Instruction& i, uint32_t mask);
   void exit_lanes(Group& group, uint32_t mask);
   bool rendezvous(Group& group, const Instruction& i, uint32_t mask);
   void release_rendezvous();
   void arrive(Group& group, const Instruction& i, uint32_t mask);
-  void add_ready(uint32_t pc, uint32_t mask);
+  void enter_barrier(uint32_t id);
+  void count_arrival(Barrier& barrier, uint32_t id, const Group& group);
   const uint32_t* members(const Instruction& i) const { return warp_.row<uint32_t>(i.rows[0]); }
 
   Cta& cta_;
@@ -66,33 +83,24 @@ size_t WarpRunner::pick() const {
   return best;
 }
 
-void WarpRunner::add_ready(uint32_t pc, uint32_t mask) {
-  if (mask == 0) return;
-  for (Group& group : warp_.groups) {
-    if (group.state == Group::State::ready && group.pc == pc) {
-      group.mask |= mask;
-      return;
-    }
-  }
-  warp_.groups.push_back({.pc = pc, .mask = mask});
-}
-
 bool WarpRunner::run(uint64_t slice) {
   const uint64_t begin = warp_.instructions;
+  size_t pauses = 0;  // of groups, one after the other
   while (warp_.instructions - begin < slice) {
     const size_t index = pick();
     if (index == SIZE_MAX) break;
-    const bool alone = warp_.groups.size() == 1;
-    const uint64_t before = warp_.instructions;
-    const uint64_t part = alone ? slice - (before - begin) : kGroupSlice;
-    run_group(index, part);
-    rotates_ = !alone && warp_.instructions - before >= part;
+    const size_t groups = warp_.groups.size();
+    warp_.slice_end = groups == 1 ? begin + slice : warp_.instructions + kGroupSlice;
+    run_group(index);
+    rotates_ = groups != 1 && warp_.instructions >= warp_.slice_end;
+    pauses = std::exchange(warp_.pauses, false) ? pauses + 1 : 0;
+    if (pauses >= groups) break;
   }
   return warp_.instructions != begin;
 }
 
 // Runs one group until it comes apart, ends, waits, reaches the pc of another or used its slice.
-void WarpRunner::run_group(size_t index, uint64_t slice) {
+void WarpRunner::run_group(size_t index) {
   Group group = warp_.groups[index];
   warp_.groups.erase(warp_.groups.begin() + static_cast<std::ptrdiff_t>(index));
   uint32_t meeting = UINT32_MAX;  // the next pc where others wait to be joined
@@ -100,7 +108,6 @@ void WarpRunner::run_group(size_t index, uint64_t slice) {
     if (other.state == Group::State::ready && other.pc >= group.pc)
       meeting = std::min(meeting, other.pc);
   }
-  const uint64_t end = warp_.instructions + slice;
   last_pc_ = group.pc;
   while (true) {
     const Instruction& i = code_[group.pc];
@@ -146,18 +153,24 @@ void WarpRunner::run_group(size_t index, uint64_t slice) {
         }
         arrive(group, i, mask);
         return;
+      case Flow::pause:
+        ++group.pc;
+        if (mask == 0) break;
+        cta_.idle_polls += kIdlePollsOfSleep;
+        warp_.pause();
+        break;
     }
-    if (group.pc >= meeting || warp_.instructions >= end) {
+    if (group.pc >= meeting || warp_.instructions >= warp_.slice_end) {
       last_pc_ = group.pc;
-      add_ready(group.pc, group.mask);
+      add_ready(warp_.groups, group.pc, group.mask);
       return;
     }
   }
 }
 
 void WarpRunner::branch(Group& group, uint32_t taken, uint32_t target) {
-  add_ready(target, taken);
-  add_ready(group.pc + 1, group.mask & ~taken);
+  add_ready(warp_.groups, target, taken);
+  add_ready(warp_.groups, group.pc + 1, group.mask & ~taken);
 }
 
 void WarpRunner::branch_index(Group& group, const Instruction& i, uint32_t mask) {
@@ -168,18 +181,22 @@ void WarpRunner::branch_index(Group& group, const Instruction& i, uint32_t mask)
       throw Fault(fmt::format("an indexed branch takes entry {} of {}", index[lane], table.size()),
                   lane);
     }
-    add_ready(table[index[lane]], uint32_t{1} << lane);
+    add_ready(warp_.groups, table[index[lane]], uint32_t{1} << lane);
   });
-  add_ready(group.pc + 1, group.mask & ~mask);
+  add_ready(warp_.groups, group.pc + 1, group.mask & ~mask);
 }
 
 void WarpRunner::exit_lanes(Group& group, uint32_t mask) {
   warp_.live &= ~mask;
   cta_.live_threads -= static_cast<uint32_t>(std::popcount(mask));
-  add_ready(group.pc + 1, group.mask & ~mask);
+  add_ready(warp_.groups, group.pc + 1, group.mask & ~mask);
   if (mask == 0) return;
+  if (warp_.live == 0) --cta_.live_warps;
   release_rendezvous();
-  for (uint32_t id = 0; id < cta_.barriers.size(); ++id) open_barrier(cta_, id);
+  for (uint32_t id = 0; id < cta_.barriers.size(); ++id) {
+    enter_barrier(id);
+    open_barrier(cta_, id);
+  }
 }
 
 // Whether the group goes on at once. If not, its lanes wait for others, or some were let go.
@@ -202,7 +219,7 @@ bool WarpRunner::rendezvous(Group& group, const Instruction& i, uint32_t mask) {
     ++group.pc;
     return true;
   }
-  add_ready(group.pc + 1, group.mask & ~mask);
+  add_ready(warp_.groups, group.pc + 1, group.mask & ~mask);
   for (Group& other : warp_.groups) {
     if (other.state == Group::State::at_rendezvous && other.pc == group.pc) {
       other.mask |= mask;
@@ -252,7 +269,7 @@ void WarpRunner::release_rendezvous() {
           other.mask &= ~here;
         }
         std::erase_if(warp_.groups, [](const Group& group) { return group.mask == 0; });
-        for (const Group& group : freed) add_ready(group.pc, group.mask);
+        for (const Group& group : freed) add_ready(warp_.groups, group.pc, group.mask);
       });
     }
   }
@@ -270,31 +287,71 @@ void WarpRunner::arrive(Group& group, const Instruction& i, uint32_t mask) {
                             count),
                 first);
   }
+  add_ready(warp_.groups, group.pc + 1, group.mask & ~mask);
+  // Lanes that came apart long before come one after the other: at one pc they are one group.
+  const auto same = [&](const Group& other) {
+    return other.state == Group::State::entering && other.barrier == id && other.pc == group.pc;
+  };
+  const auto mates = std::find_if(warp_.groups.begin(), warp_.groups.end(), same);
+  if (mates != warp_.groups.end()) {
+    mates->mask |= mask;
+  } else {
+    warp_.groups.push_back({.pc = group.pc,
+                            .mask = mask,
+                            .state = Group::State::entering,
+                            .barrier = static_cast<uint8_t>(id)});
+  }
+  enter_barrier(id);
+  open_barrier(cta_, id);
+}
+
+// Counts the warp once all its live lanes have come. Those of bar.arrive then go on.
+void WarpRunner::enter_barrier(uint32_t id) {
+  const auto enters = [id](const Group& group) {
+    return group.state == Group::State::entering && group.barrier == id;
+  };
+  uint32_t here = 0;
+  for (const Group& group : warp_.groups) here |= enters(group) ? group.mask : 0;
+  if (here == 0 || (warp_.live & ~here) != 0) return;
   Barrier& barrier = cta_.barriers[id];
-  if (barrier.arrived == 0) {
+  std::vector<Group> freed;
+  for (Group& group : warp_.groups) {
+    if (!enters(group)) continue;
+    count_arrival(barrier, id, group);
+    group.state = Group::State::at_barrier;
+    if (static_cast<BarrierKind>(code_[group.pc].mode) == BarrierKind::arrive)
+      freed.push_back(std::exchange(group, {}));
+  }
+  barrier.arrived += kLanes;
+  if (freed.empty()) return;
+  if (cta_.checker != nullptr) on_barrier_arrive(cta_, id, warp_);
+  std::erase_if(warp_.groups, [](const Group& group) { return group.mask == 0; });
+  for (const Group& group : freed) add_ready(warp_.groups, group.pc + 1, group.mask);
+}
+
+void WarpRunner::count_arrival(Barrier& barrier, uint32_t id, const Group& group) {
+  const Instruction& i = code_[group.pc];
+  const int first = std::countr_zero(group.mask);
+  const uint32_t count = warp_.row<uint32_t>(i.rows[1])[first];
+  const auto kind = static_cast<BarrierKind>(i.mode);
+  if (barrier.lanes == 0) {
     barrier.expected = count;
-    barrier.ones = 0;
+    barrier.kind = kind;
   } else if (barrier.expected != count) {
     throw Fault(fmt::format("barrier {} is waited for with {} threads and with {}", id,
                             barrier.expected, count),
                 first);
   }
-  barrier.arrived += static_cast<uint32_t>(std::popcount(mask));
-  const auto kind = static_cast<BarrierKind>(i.mode);
-  if (kind >= BarrierKind::popc)
-    barrier.ones += static_cast<uint32_t>(std::popcount(mask & warp_.value(i.rows[3])));
-  add_ready(group.pc + 1, group.mask & ~mask);
-  if (kind == BarrierKind::arrive) {
-    add_ready(group.pc + 1, mask);
-    barrier.came_by += static_cast<uint32_t>(std::popcount(mask));
-    if (cta_.checker != nullptr) on_barrier_arrive(cta_, id, warp_, mask);
-  } else {
-    warp_.groups.push_back({.pc = group.pc,
-                            .mask = mask,
-                            .state = Group::State::at_barrier,
-                            .barrier = static_cast<uint8_t>(id)});
+  const bool reduces = kind >= BarrierKind::popc || barrier.kind >= BarrierKind::popc;
+  if (reduces && kind != barrier.kind) {
+    throw Fault(fmt::format("barrier {} is used by a reduction and by something else at the same "
+                            "time, which PTX leaves undefined",
+                            id),
+                first);
   }
-  open_barrier(cta_, id);
+  barrier.lanes += static_cast<uint32_t>(std::popcount(group.mask));
+  if (reduces)
+    barrier.ones += static_cast<uint32_t>(std::popcount(group.mask & warp_.value(i.rows[3])));
 }
 
 // --- barriers
@@ -310,7 +367,7 @@ void write_reduction(Warp& warp, const Instruction& i, uint32_t mask, const Barr
     case BarrierKind::all:
     case BarrierKind::any: {
       const bool all = static_cast<BarrierKind>(i.mode) == BarrierKind::all;
-      const bool holds = all ? barrier.ones == barrier.arrived : barrier.ones != 0;
+      const bool holds = all ? barrier.ones == barrier.lanes : barrier.ones != 0;
       uint32_t& target = warp.predicate(i.rows[2]);
       target = holds ? target | mask : target & ~mask;
     }
@@ -321,36 +378,25 @@ void write_reduction(Warp& warp, const Instruction& i, uint32_t mask, const Barr
 void open_barrier(Cta& cta, uint32_t id) {
   Barrier& barrier = cta.barriers[id];
   if (barrier.arrived == 0) return;
-  const uint32_t expected = barrier.expected != 0 ? barrier.expected : cta.live_threads;
+  const uint32_t expected = barrier.expected != 0 ? barrier.expected : cta.live_warps * kLanes;
   if (barrier.arrived < expected) return;
+  const auto waits = [id](const Group& group) {
+    return group.state == Group::State::at_barrier && group.barrier == id;
+  };
   std::vector<BarrierGroup> parties;
   for (Warp& warp : cta.warps) {
-    for (Group& group : warp.groups) {
-      if (group.state != Group::State::at_barrier || group.barrier != id) continue;
+    for (const Group& group : warp.groups) {
+      if (!waits(group)) continue;
       parties.push_back({.warp = &warp, .lanes = group.mask, .pc = group.pc});
     }
   }
   const std::vector<Instruction>& code = cta.launch->program->code;
   if (cta.checker != nullptr) on_barrier(cta, id, parties);
-  for (Warp& warp : cta.warps) {
-    std::vector<Group> groups;
-    std::swap(groups, warp.groups);
-    for (Group group : groups) {
-      if (group.state == Group::State::at_barrier && group.barrier == id) {
-        write_reduction(warp, code[group.pc], group.mask, barrier);
-        group.state = Group::State::ready;
-        ++group.pc;
-      }
-      const auto same = std::find_if(warp.groups.begin(), warp.groups.end(), [&](const Group& g) {
-        return g.state == Group::State::ready && group.state == g.state && g.pc == group.pc;
-      });
-      if (same != warp.groups.end()) {
-        same->mask |= group.mask;
-      } else {
-        warp.groups.push_back(group);
-      }
-    }
+  for (const BarrierGroup& party : parties) {
+    write_reduction(*party.warp, code[party.pc], party.lanes, barrier);
+    add_ready(party.warp->groups, party.pc + 1, party.lanes);
   }
+  for (Warp& warp : cta.warps) std::erase_if(warp.groups, waits);
   barrier = {};
 }
 
@@ -402,6 +448,7 @@ CtaRun::CtaRun(Launch& launch, uint64_t flat_index, std::unique_ptr<Storage> sto
   const auto threads = static_cast<uint32_t>(launch.block.count());
   const size_t warps = (threads + kLanes - 1) / kLanes;
   cta_.live_threads = threads;
+  cta_.live_warps = static_cast<uint32_t>(warps);
   cta_.warps.resize(warps);
   cta_.shared = std::move(storage_->shared);
   // What is left of another CTA must not look like a result: every CTA finds the same.
@@ -423,6 +470,8 @@ CtaRun::CtaRun(Launch& launch, uint64_t flat_index, std::unique_ptr<Storage> sto
                   const_cast<std::byte*>(program.constants.data()),
                   storage_->specials.data() + w * kSpecialBytes};
     fill_specials(warp, warp.banks[2]);
+    for (const Program::UnsetRegister& unset : program.unset)
+      std::fill_n(warp.banks[0] + unset.offset, unset.bytes, kUnwritten);
   }
   if (launch.checker != nullptr) {
     checker_ = std::make_unique<CtaChecker>(*launch.checker, cta_);
@@ -483,8 +532,13 @@ CtaRun::End CtaRun::run(Clock::time_point deadline) {
       throw Fault("the launch did not end in time; this thread was still running");
     }
     if (instructions() - begin > kCtaSlice) return End::slice_used;
+    if (cta_.idle_polls >= cta_.patience) {
+      // Longer each time, so that a wait for what another host thread runs is no ping-pong.
+      cta_.patience = std::min(2 * cta_.patience, kMostPatience);
+      cta_.idle_polls = 0;
+      return End::slice_used;
+    }
   }
-  if (checker_ != nullptr) checker_->end_of_cta();
   return End::done;
 }
 
@@ -559,10 +613,16 @@ class GridRun {
                                             : std::max(1u, std::thread::hardware_concurrency());
     // A thread is worth its start only with a few CTAs to run.
     threads = static_cast<unsigned>(std::min<uint64_t>(threads, (ctas + 3) / 4));
-    std::vector<std::thread> helpers;
-    for (unsigned t = 1; t < threads; ++t) helpers.emplace_back([this] { work(); });
-    work();
-    for (std::thread& helper : helpers) helper.join();
+    {
+      std::vector<std::jthread> helpers;
+      helpers.reserve(threads);
+      try {
+        for (unsigned t = 1; t < threads; ++t) helpers.emplace_back([this] { work(); });
+      } catch (const std::system_error&) {
+        // The host has no more threads: those that did start do the work.
+      }
+      work();
+    }
     return std::move(result_);
   }
 
@@ -609,23 +669,50 @@ class GridRun {
     changed_.notify_all();
   }
 
-  void work() {
-    while (std::unique_ptr<CtaRun> cta = take()) {
-      std::string fault;
-      try {
-        if (cta->run(deadline_) == CtaRun::End::slice_used) {
-          const std::lock_guard lock(mutex_);
-          aside_.push_back(std::move(cta));
-          changed_.notify_all();
-          continue;
-        }
-      } catch (const Fault& what) {
-        fault = cta->describe(what, options_.source_line);
-      }
-      finish(*cta, std::move(fault));
+  // Nothing may leave it: it is all that a host thread does. The host's own rounding and flushing
+  // would change results.
+  void work() noexcept {
+    const FloatMode mode({});
+    try {
+      while (std::unique_ptr<CtaRun> cta = take()) run_one(std::move(cta));
+    } catch (const std::exception& error) {
+      stop(error.what());
+    } catch (...) {
+      stop("an unknown exception");
     }
     const std::lock_guard lock(mutex_);
     changed_.notify_all();
+  }
+
+  void run_one(std::unique_ptr<CtaRun> cta) {
+    std::string fault;
+    try {
+      if (cta->run(deadline_) == CtaRun::End::slice_used) {
+        const std::lock_guard lock(mutex_);
+        aside_.push_back(std::move(cta));
+        changed_.notify_all();
+        return;
+      }
+    } catch (const Fault& what) {
+      fault = cta->describe(what, options_.source_line);
+    } catch (const std::exception& error) {
+      fault = cta->describe(Fault(fmt::format("the simulator failed: {}", error.what())),
+                            options_.source_line);
+    }
+    finish(*cta, std::move(fault));
+  }
+
+  // After what is no fault of the kernel, such as memory that the host does not have.
+  void stop(const char* why) noexcept {
+    launch_.stop.store(true);
+    const std::lock_guard lock(mutex_);
+    if (!result_.fault.empty()) return;
+    try {
+      result_.fault =
+          fmt::format("{}: the simulator could not run it: {}", launch_.program->entry, why);
+    } catch (...) {
+      result_.fault = "out of memory";  // short enough to need none
+    }
   }
 
   Launch& launch_;
@@ -645,6 +732,29 @@ class GridRun {
 ExecuteResult execute(Launch& launch, const ExecuteOptions& options) {
   if (launch.grid.count() == 0) return {};
   return GridRun(launch, options).run();
+}
+
+void note_progress(Warp& warp, Space space) {
+  warp.idle_polls = 0;
+  if (space == Space::shared) return;
+  warp.cta->idle_polls = 0;
+  warp.cta->patience = kIdlePollsOfTurn;
+}
+
+void note_poll(Warp& warp, const Instruction& instruction, uint32_t mask, Space space,
+               uint64_t found) {
+  const uint64_t key = static_cast<uint64_t>(instruction.statement) << 32 | mask;
+  constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
+  Warp::Poll& poll = warp.polls[key * kGolden >> 61];
+  if (poll.key != key) {
+    poll = {.key = key, .found = found};
+  } else if (poll.found != found) {
+    poll.found = found;
+    note_progress(warp, space);
+  } else {
+    if (space != Space::shared) ++warp.cta->idle_polls;
+    if (++warp.idle_polls % kIdlePollsOfTurn == 0) warp.pause();
+  }
 }
 
 std::string location_text(const Module& module, const Statement& statement) {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string_view>
 
+#include "runtime/sim/host_vectors.h"
 #include "runtime/sim/lanes.h"
 
 namespace kiln::runtime::sim {
@@ -81,24 +82,30 @@ T with_sign_of(T sign, T value) {
   return std::bit_cast<T>(bits);
 }
 
-// With one NaN the other operand, with two the canonical one; with .NaN (`nan_wins`) one is enough.
-// -0 is below +0.
-template <bool is_max, bool nan_wins, bool xors_sign, class T>
+struct Extreme {
+  bool is_max = false;
+  bool nan_wins = false;   // .NaN
+  bool xors_sign = false;  // .xorsign.abs
+};
+
+// With one NaN the other operand, with two the canonical one; with .NaN one is enough. -0 is below
+// +0.
+template <Extreme which, class T>
 T extreme(T a, T b) {
   using Bits = BitsOf<T>;
   const Bits sign = (std::bit_cast<Bits>(a) ^ std::bit_cast<Bits>(b)) & kSign<T>;
-  if constexpr (xors_sign) {
+  if constexpr (which.xors_sign) {
     a = magnitude(a);
     b = magnitude(b);
   }
   const auto a_bits = std::bit_cast<Bits>(a);
   const auto b_bits = std::bit_cast<Bits>(b);
-  const T equal = std::bit_cast<T>(is_max ? a_bits & b_bits : a_bits | b_bits);
-  const bool a_wins = is_max ? a > b : a < b;
+  const T equal = std::bit_cast<T>(which.is_max ? a_bits & b_bits : a_bits | b_bits);
+  const bool a_wins = which.is_max ? a > b : a < b;
   const T ordered = a == b ? equal : (a_wins ? a : b);
   const T number = is_nan(a) ? b : (is_nan(b) ? a : ordered);
-  const T result = nan_wins && is_nan(a) ? a : (nan_wins && is_nan(b) ? b : number);
-  if constexpr (!xors_sign) return canonical(result, result);
+  const T result = which.nan_wins && is_nan(a) ? a : (which.nan_wins && is_nan(b) ? b : number);
+  if constexpr (!which.xors_sign) return canonical(result, result);
   const T signed_result = std::bit_cast<T>(std::bit_cast<Bits>(result) | sign);
   return is_nan(result) ? canonical(result, result) : signed_result;
 }
@@ -224,12 +231,12 @@ struct Tangent16 {
     return to_odd(std::tanh(double{widen(a)}));
   }
 };
-template <bool is_max, bool nan_wins, bool xors_sign>
+template <Extreme which>
 struct Extreme16 {
   static constexpr int kOperands = 2;
   template <class Element>
   static float of(Element a, Element b) {
-    return extreme<is_max, nan_wins, xors_sign>(widen(a), widen(b));
+    return extreme<which>(widen(a), widen(b));
   }
 };
 
@@ -249,21 +256,21 @@ Handler handler_of() {
   if constexpr (operands == 3) return map<function, T, T, T, T>;
 }
 template <class Operation, Finish finish, class Element>
-Handler element_handler(bool in_pairs) {
+Handler element_handler(Type type) {
+  const bool in_pairs = type == Type::f16x2 || type == Type::bf16x2;
   constexpr int operands = Operation::kOperands;
   return in_pairs ? handler_of<kTwice<Operation, finish, Element>, operands, LanePair<Element>>()
                   : handler_of<kOnce<Operation, finish, Element>, operands, Element>();
 }
 
 template <class Operation, Finish finish>
-Handler finish_handler(Type type, bool flushes) {
-  const bool in_pairs = type == Type::f16x2 || type == Type::bf16x2;
+Handler finish_handler(Type type, const Instruction& instruction) {
   if (type == Type::f16 || type == Type::f16x2) {
-    return flushes ? element_handler<Operation, finish, LaneFlushedHalf>(in_pairs)
-                   : element_handler<Operation, finish, LaneHalf>(in_pairs);
+    return instruction.flushes ? element_handler<Operation, finish, LaneFlushedHalf>(type)
+                               : element_handler<Operation, finish, LaneHalf>(type);
   }
   if (type == Type::bf16 || type == Type::bf16x2) {
-    return element_handler<Operation, finish, LaneBrain>(in_pairs);
+    return element_handler<Operation, finish, LaneBrain>(type);
   }
   return nullptr;
 }
@@ -274,17 +281,17 @@ bool is_16(Type type) {
 
 template <class Operation>
 Handler handler16(Type type, const Instruction& instruction) {
-  return finish_handler<Operation, Finish::none>(type, instruction.flushes);
+  return finish_handler<Operation, Finish::none>(type, instruction);
 }
 
 template <class Operation>
 Handler finishing_handler16(Binder& binder, Type type) {
   const Instruction& instruction = binder.instruction();
   if (binder.take("relu")) {
-    return finish_handler<Operation, Finish::relu>(type, instruction.flushes);
+    return finish_handler<Operation, Finish::relu>(type, instruction);
   }
   if (instruction.saturates) {
-    return finish_handler<Operation, Finish::saturate>(type, instruction.flushes);
+    return finish_handler<Operation, Finish::saturate>(type, instruction);
   }
   return handler16<Operation>(type, instruction);
 }
@@ -327,29 +334,38 @@ void bind_mul(Binder& binder) { bind_binary<product<float>, product<double>, Pro
 
 constexpr auto kFused32 = [](float a, float b, float c) { return canonical(fused(a, b, c)); };
 
-// The most frequent instruction of all. The compiler does not vectorise std::fma while it has to
-// expect other roundings.
 void fuse(Warp& warp, const Instruction& instruction, uint32_t mask) {
-#if defined(__AVX2__) && defined(__FMA__)
-  if (std::popcount(mask) > kFewLanes) {
-    float* target = warp.row<float>(instruction.rows[0]);
-    const float* a = warp.row<float>(instruction.rows[1]);
-    const float* b = warp.row<float>(instruction.rows[2]);
-    const float* c = warp.row<float>(instruction.rows[3]);
-    alignas(64) float spare[kLanes];
-    float* into = mask == kAllLanes ? target : spare;
-    const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(kNan32));
-    for (int lane = 0; lane < kLanes; lane += 8) {
-      const __m256 result = _mm256_fmadd_ps(_mm256_loadu_ps(a + lane), _mm256_loadu_ps(b + lane),
-                                            _mm256_loadu_ps(c + lane));
-      const __m256 is_nan = _mm256_cmp_ps(result, result, _CMP_UNORD_Q);
-      _mm256_storeu_ps(into + lane, _mm256_blendv_ps(result, nan, is_nan));
-    }
-    if (mask != kAllLanes) blend(mask, target, spare);
-    return;
-  }
-#endif
   map<kFused32, float, float, float, float>(warp, instruction, mask);
+}
+
+#if defined(__x86_64__)
+// The same for the most frequent instruction of all: the compiler does not vectorise std::fma while
+// it has to expect other roundings.
+[[gnu::target("avx2,fma")]] void fuse_avx2(Warp& warp, const Instruction& instruction,
+                                           uint32_t mask) {
+  if (std::popcount(mask) <= kFewLanes) return fuse(warp, instruction, mask);
+  float* target = warp.row<float>(instruction.rows[0]);
+  const float* a = warp.row<float>(instruction.rows[1]);
+  const float* b = warp.row<float>(instruction.rows[2]);
+  const float* c = warp.row<float>(instruction.rows[3]);
+  alignas(64) float spare[kLanes];
+  float* into = mask == kAllLanes ? target : spare;
+  const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(kNan32));
+  for (int lane = 0; lane < kLanes; lane += 8) {
+    const __m256 result = _mm256_fmadd_ps(_mm256_loadu_ps(a + lane), _mm256_loadu_ps(b + lane),
+                                          _mm256_loadu_ps(c + lane));
+    const __m256 is_nan = _mm256_cmp_ps(result, result, _CMP_UNORD_Q);
+    _mm256_storeu_ps(into + lane, _mm256_blendv_ps(result, nan, is_nan));
+  }
+  if (mask != kAllLanes) blend(mask, target, spare);
+}
+#endif
+
+Handler fuse_handler(const Instruction& instruction) {
+#if defined(__x86_64__)
+  if (host_vectors() == HostVectors::avx2) return with_mode<fuse_avx2>(instruction);
+#endif
+  return with_mode<fuse>(instruction);
 }
 
 void bind_fma(Binder& binder) {
@@ -360,7 +376,7 @@ void bind_fma(Binder& binder) {
   if (type == Type::f32) {
     return bind_handler(binder, instruction.saturates
                                     ? rounded<fused<float>, float, float, float, float>(instruction)
-                                    : with_mode<fuse>(instruction));
+                                    : fuse_handler(instruction));
   }
   if (type == Type::f64) {
     return bind_handler(binder,
@@ -392,25 +408,26 @@ void bind_neg(Binder& binder) {
                               : handler16<Negated16>(type, instruction));
 }
 
-template <bool is_max, bool nan_wins, bool xors_sign>
+template <Extreme which>
 Handler extreme_handler(Type type, const Instruction& instruction) {
   if (type == Type::f32) {
-    return unrounded32<extreme<is_max, nan_wins, xors_sign, float>, float, float>(instruction);
+    return unrounded32<extreme<which, float>, float, float>(instruction);
   }
   if (type == Type::f64) {
-    if (nan_wins || xors_sign) return nullptr;
-    return map<extreme<is_max, false, false, double>, double, double, double>;
+    if (which.nan_wins || which.xors_sign) return nullptr;
+    return map<extreme<which, double>, double, double, double>;
   }
-  return handler16<Extreme16<is_max, nan_wins, xors_sign>>(type, instruction);
+  return handler16<Extreme16<which>>(type, instruction);
 }
 template <bool is_max>
-Handler extreme_handler(Type type, const Instruction& instruction, bool nan_wins, bool xors_sign) {
-  if (nan_wins) {
-    return xors_sign ? extreme_handler<is_max, true, true>(type, instruction)
-                     : extreme_handler<is_max, true, false>(type, instruction);
-  }
-  return xors_sign ? extreme_handler<is_max, false, true>(type, instruction)
-                   : extreme_handler<is_max, false, false>(type, instruction);
+Handler extreme_handler(const Extreme& which, Type type, const Instruction& instruction) {
+  constexpr Extreme kNanWins{.is_max = is_max, .nan_wins = true};
+  constexpr Extreme kXorsSign{.is_max = is_max, .xors_sign = true};
+  constexpr Extreme kBoth{.is_max = is_max, .nan_wins = true, .xors_sign = true};
+  if (which.nan_wins && which.xors_sign) return extreme_handler<kBoth>(type, instruction);
+  if (which.nan_wins) return extreme_handler<kNanWins>(type, instruction);
+  if (which.xors_sign) return extreme_handler<kXorsSign>(type, instruction);
+  return extreme_handler<Extreme{.is_max = is_max}>(type, instruction);
 }
 
 void bind_min(Binder& binder) {
@@ -419,11 +436,11 @@ void bind_min(Binder& binder) {
   instruction.flushes = binder.take("ftz");
   const bool nan_wins = binder.take("NaN");
   const bool xors_sign = binder.take("xorsign");
+  const Extreme which{.nan_wins = nan_wins, .xors_sign = xors_sign};
   if (xors_sign && !binder.take("abs")) binder.unsupported("expected .xorsign.abs");
   bind_operands(binder, type, 2);
-  bind_handler(binder, binder.op() == "max"
-                           ? extreme_handler<true>(type, instruction, nan_wins, xors_sign)
-                           : extreme_handler<false>(type, instruction, nan_wins, xors_sign));
+  bind_handler(binder, binder.op() == "max" ? extreme_handler<true>(which, type, instruction)
+                                            : extreme_handler<false>(which, type, instruction));
 }
 
 void bind_copysign(Binder& binder) {

@@ -86,7 +86,7 @@ template <auto function, class Target, class... Sources>
 // The handler under the instruction's rounding and flushing.
 template <Handler handler>
 void in_mode(Warp& warp, const Instruction& instruction, uint32_t mask) {
-  const FloatMode mode(instruction.rounding, instruction.flushes);
+  const FloatMode mode({.rounding = instruction.rounding, .flushes = instruction.flushes});
   handler(warp, instruction, mask);
 }
 inline bool needs_mode(const Instruction& instruction) {

@@ -53,8 +53,8 @@ struct AddressRow {
   bool narrow = false;
   int64_t offset = 0;
 };
-AddressRow address_row(const Instruction& i) {
-  return {.row = i.rows[0], .narrow = i.narrow_address, .offset = i.offset};
+AddressRow address_row(const Instruction& i, size_t index = 0) {
+  return {.row = i.rows[index], .narrow = i.narrow_address, .offset = i.offset};
 }
 
 template <class Body>
@@ -384,6 +384,9 @@ void tell_acquire(const Warp& warp, const Instruction& i, const Places& places, 
   });
 }
 
+// For what polls: addresses and values of lanes in one number.
+uint64_t digest(uint64_t so_far, uint64_t value) { return so_far * 0x100000001b3 + value; }
+
 // --- ld and st
 
 enum class Strength : uint8_t { weak, strong };
@@ -445,7 +448,14 @@ void load(Warp& warp, const Instruction& i, uint32_t mask) {
     } else {
       for_lanes(here, [&](int l) { load_lane(places.at[static_cast<size_t>(l)], l); });
     }
-    if constexpr (strength == Strength::strong) tell_acquire(warp, i, places, here, kBytes);
+    if constexpr (strength == Strength::strong) {
+      tell_acquire(warp, i, places, here, kBytes);
+      uint64_t found = places.address[static_cast<size_t>(places.first)];
+      each_lane(here, [&](int lane) {
+        for (const Words* const row : rows) found = digest(found, row[lane]);
+      });
+      note_poll(warp, i, here, places.space, found);
+    }
   }
 }
 
@@ -685,6 +695,9 @@ struct Add {
       if (space != Space::global) return canonical(old + b);
       return canonical(flushed(flushed(old) + flushed(b)));
     } else if constexpr (std::is_same_v<T, double>) {
+      // There a NaN goes through as it is; elsewhere it is quieted.
+      if (space == Space::global && std::isnan(b)) return b;
+      if (space == Space::global && std::isnan(old)) return old;
       return canonical(old + b, old, b);
     } else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, Brain>) {
       return narrow<T>(widen(old) + widen(b));
@@ -743,14 +756,19 @@ template <size_t bytes>
 using BitsOf =
     std::conditional_t<bytes == 8, uint64_t, std::conditional_t<bytes == 4, uint32_t, uint16_t>>;
 
-// Returns what was there.
+template <class T>
+struct Updated {
+  T old;
+  bool changed;
+};
 template <class Operation, class T>
-T update(std::byte* at, T b, T c, Space space) {
+Updated<T> update(std::byte* at, T b, T c, Space space) {
   using Bits = BitsOf<sizeof(T)>;
   auto* const place = reinterpret_cast<Bits*>(at);
   Bits old = __atomic_load_n(place, __ATOMIC_RELAXED);
+  Bits next;
   while (true) {
-    const Bits next = std::bit_cast<Bits>(Operation::apply(std::bit_cast<T>(old), b, c, space));
+    next = std::bit_cast<Bits>(Operation::apply(std::bit_cast<T>(old), b, c, space));
     if (space == Space::shared) {  // which only this host thread touches
       *place = next;
       break;
@@ -758,7 +776,7 @@ T update(std::byte* at, T b, T c, Space space) {
     if (__atomic_compare_exchange_n(place, &old, next, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
       break;
   }
-  return std::bit_cast<T>(old);
+  return {std::bit_cast<T>(old), next != old};
 }
 
 // Rows: address, b, c if there is one, result if there is one.
@@ -779,6 +797,8 @@ void atomic(Warp& warp, const Instruction& i, uint32_t mask) {
                   places.first);
     }
     tell_release(warp, i, places, here, kBytes);
+    bool changed = false;
+    uint64_t found = places.address[static_cast<size_t>(places.first)];
     each_lane(here, [&](int lane) {
       std::byte* const at = places.of(lane, kBytes);
       if (warp.cta->checker != nullptr) {
@@ -789,10 +809,17 @@ void atomic(Warp& warp, const Instruction& i, uint32_t mask) {
                     {.first_lane = lane, .bytes = kBytes, .address = address}, AccessKind::atomic,
                     nullptr);
       }
-      const T old = update<Operation, T>(at, get<T>(b, lane), get<T>(c, lane), places.space);
-      if (result != nullptr) put<T>(result, lane, old);
+      const auto updated = update<Operation, T>(at, get<T>(b, lane), get<T>(c, lane), places.space);
+      changed = changed || updated.changed;
+      found = digest(found, std::bit_cast<BitsOf<sizeof(T)>>(updated.old));
+      if (result != nullptr) put<T>(result, lane, updated.old);
     });
     tell_acquire(warp, i, places, here, kBytes);
+    if (changed) {
+      note_progress(warp, places.space);
+    } else {
+      note_poll(warp, i, here, places.space, found);
+    }
   }
 }
 
@@ -1038,7 +1065,7 @@ bool bind_copy(Binder& binder) {
 // --- ldmatrix
 
 // Lane 8 m + r has the address of row r of matrix m. Lane l gets the elements 2 (l % 4) and
-// 2 (l % 4) + 1 of row l / 4; of column l / 4 with .trans.
+// 2 (l % 4) + 1 of row l / 4; of column l / 4 with .trans. Rows: members, address, targets.
 template <int matrices, bool transposed>
 void load_matrix(Warp& warp, const Instruction& i, uint32_t mask) {
   constexpr int kRowBytes = 16;
@@ -1049,7 +1076,7 @@ void load_matrix(Warp& warp, const Instruction& i, uint32_t mask) {
   }
   constexpr uint32_t kAddressed = matrices == 4 ? kAllLanes : (uint32_t{1} << (8 * matrices)) - 1;
   Places places;
-  const uint32_t here = locate(warp, address_row(i), i.space, kAddressed, kRowBytes, places);
+  const uint32_t here = locate(warp, address_row(i, 1), i.space, kAddressed, kRowBytes, places);
   if (places.space != Space::shared || here != kAddressed)
     throw Fault("ldmatrix reads an address that is not in shared memory", places.first);
   if (warp.cta->checker != nullptr) check_reads(warp, i, places, kAddressed, kRowBytes);
@@ -1059,7 +1086,7 @@ void load_matrix(Warp& warp, const Instruction& i, uint32_t mask) {
       std::memcpy(&value, places.of(8 * m + row, kRowBytes) + 2 * column, sizeof value);
       return value;
     };
-    auto* const target = warp.row<uint32_t>(i.rows[m + 1]);
+    auto* const target = warp.row<uint32_t>(i.rows[m + 2]);
     for (int l = 0; l < kLanes; ++l) {
       const int major = l / 4;
       const int minor = l % 4 * 2;
@@ -1072,8 +1099,8 @@ void load_matrix(Warp& warp, const Instruction& i, uint32_t mask) {
 
 bool bind_load_matrix(Binder& binder) {
   Instruction& i = binder.instruction();
-  if (!binder.take("sync") || !binder.take("aligned") || !binder.take("m8n8") ||
-      !binder.take("b16"))
+  bind_whole_warp(binder);
+  if (!binder.take("m8n8") || !binder.take("b16"))
     binder.unsupported("expected ldmatrix.sync.aligned.m8n8 of .b16");
   const int matrices = binder.take("x1") ? 1 : binder.take("x2") ? 2 : binder.take("x4") ? 4 : 0;
   if (matrices == 0) binder.unsupported("expected .x1, .x2 or .x4");

@@ -12,15 +12,16 @@
 // come before the odd ones, so that four lanes of a register of C are neighbours.
 #include <array>
 #include <bit>
-#include <cfenv>
 #include <cmath>
-#ifdef __FMA__
+#if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 #include <fmt/format.h>
 
 #include "runtime/sim/binder.h"
+#include "runtime/sim/host_vectors.h"
+#include "runtime/sim/numbers.h"
 #include "runtime/sim/warp.h"
 
 namespace kiln::runtime::sim {
@@ -31,8 +32,6 @@ using Word4 = uint32_t __attribute__((vector_size(16)));
 using Int4 = int32_t __attribute__((vector_size(16)));
 
 constexpr int kColumns = 8;
-constexpr uint32_t kNan32 = 0x7fffffff;
-constexpr uint32_t kNan16 = 0x7fff;
 
 template <class Vector>
 Vector load(const void* from) {
@@ -169,54 +168,53 @@ struct Tile {
   }
 };
 
+using Sums = float (*)[kColumns];
+
 // A row of eight columns, and how many rows of accumulators fit the registers of the host.
-#ifdef __AVX__
-using Float8 = float __attribute__((vector_size(32)));
-constexpr int kRowsAtOnce = 8;
-struct Eight {
-  Float8 value;
-};
-Eight load_eight(const float* from) { return {load<Float8>(from)}; }
-void store_eight(float* to, Eight row) { store(to, row.value); }
-Eight multiply_add(float a, Eight b, Eight sum) {
-  const Float8 factor{a, a, a, a, a, a, a, a};
-#ifdef __FMA__
-  // The product of two elements is exact, so that this gives the same bits.
-  return {_mm256_fmadd_ps(factor, b.value, sum.value)};
-#else
-  return {sum.value + factor * b.value};
-#endif
-}
-#else
-constexpr int kRowsAtOnce = 4;
 struct Eight {
   Float4 low, high;
 };
-Eight load_eight(const float* from) { return {load<Float4>(from), load<Float4>(from + 4)}; }
-void store_eight(float* to, Eight row) {
-  store(to, row.low);
-  store(to + 4, row.high);
-}
-Eight multiply_add(float a, Eight b, Eight sum) {
-  return {sum.low + same(a) * b.low, sum.high + same(a) * b.high};
-}
-#endif
-
-using Sums = float (*)[kColumns];
+constexpr int kRowsAtOnce = 4;
 
 template <class Tile, size_t... i>
 void multiply_rows(const Tile& tile, int row, Sums sums, std::index_sequence<i...>) {
   Eight sum[sizeof...(i)] = {};
   const float* a[] = {tile.a[row + static_cast<int>(i)]...};
   for (int k = 0; k < Tile::kDepth; ++k) {
-    const Eight b = load_eight(tile.b[k]);
-    ((sum[i] = multiply_add(a[i][k], b, sum[i])), ...);
+    const Eight b{load<Float4>(tile.b[k]), load<Float4>(tile.b[k] + 4)};
+    ((sum[i] = {sum[i].low + same(a[i][k]) * b.low, sum[i].high + same(a[i][k]) * b.high}), ...);
   }
-  (store_eight(sums[row + static_cast<int>(i)], sum[i]), ...);
+  ((store(sums[row + static_cast<int>(i)], sum[i].low),
+    store(sums[row + static_cast<int>(i)] + 4, sum[i].high)),
+   ...);
 }
+
+#if defined(__x86_64__)
+constexpr int kRowsAtOnceAvx2 = 8;
+
+// Not fused: a product that leaves the range of f32 would make other bits than on other hosts.
+template <class Tile, size_t... i>
+[[gnu::target("avx2")]] void multiply_rows_avx2(const Tile& tile, int row, Sums sums,
+                                                std::index_sequence<i...>) {
+  __m256 sum[sizeof...(i)] = {};
+  const float* a[] = {tile.a[row + static_cast<int>(i)]...};
+  for (int k = 0; k < Tile::kDepth; ++k) {
+    const __m256 b = _mm256_loadu_ps(tile.b[k]);
+    ((sum[i] = _mm256_add_ps(sum[i], _mm256_mul_ps(_mm256_broadcast_ss(a[i] + k), b))), ...);
+  }
+  (_mm256_storeu_ps(sums[row + static_cast<int>(i)], sum[i]), ...);
+}
+#endif
 
 template <class Tile>
 void multiply(const Tile& tile, Sums sums) {
+#if defined(__x86_64__)
+  if (host_vectors() == HostVectors::avx2) {
+    for (int row = 0; row < Tile::kRows; row += kRowsAtOnceAvx2)
+      multiply_rows_avx2(tile, row, sums, std::make_index_sequence<kRowsAtOnceAvx2>{});
+    return;
+  }
+#endif
   for (int row = 0; row < Tile::kRows; row += kRowsAtOnce)
     multiply_rows(tile, row, sums, std::make_index_sequence<kRowsAtOnce>{});
 }
@@ -439,25 +437,11 @@ void multiply_bits(Warp& warp, const Instruction& instruction, uint32_t mask) {
   finish_integers<rows>(warp, instruction, row_of_b + words / 4, sums);
 }
 
-class RoundingScope {
- public:
-  explicit RoundingScope(Rounding rounding) : before_(std::fegetround()) {
-    constexpr int kModes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
-    std::fesetround(kModes[static_cast<size_t>(rounding)]);
-  }
-  ~RoundingScope() { std::fesetround(before_); }
-  RoundingScope(const RoundingScope&) = delete;
-  RoundingScope& operator=(const RoundingScope&) = delete;
-
- private:
-  int before_;
-};
-
 // m8n8k4: A has element (g, t) and B element (t, g) of a lane.
 void multiply_doubles(Warp& warp, const Instruction& instruction, uint32_t mask) {
   require_whole_warp(mask);
   ++warp.mmas;
-  const RoundingScope scope(instruction.rounding);
+  const FloatMode mode({.rounding = instruction.rounding, .flushes = instruction.flushes});
   const Row* rows = instruction.rows + kFirstOfD;
   const double* a = warp.row<double>(rows[2]);
   const double* b = warp.row<double>(rows[3]);
@@ -663,15 +647,6 @@ void bind_fragment(Binder& binder, int index, int count, std::string_view elemen
       binder.source(part, register_type(element));
     }
   }
-}
-
-// The lanes wait for each other as for a .sync with all members.
-void bind_whole_warp(Binder& binder) {
-  static const Operand kMembers{.kind = Operand::Kind::immediate, .bits = kAllLanes};
-  if (!binder.take("sync") || !binder.take("aligned"))
-    binder.unsupported("the instruction exists with .sync.aligned only");
-  binder.instruction().flow = Flow::rendezvous;
-  binder.source(kMembers, Type::b32);
 }
 
 void bind_multiply(Binder& binder) {

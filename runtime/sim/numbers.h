@@ -1,8 +1,8 @@
 // Numbers as the GPU has them: f16 and bf16, conversion between any two formats with one rounding,
 // canonical NaNs, and the rounding and flushing of the host's floating-point unit.
 //
-// Everything is local to the file that includes it: the instruction families are compiled more than
-// once, for different host instruction sets, and must not share code.
+// Everything is local to the file that includes it, so that each instruction family is compiled as a
+// whole and keeps only what it uses.
 #pragma once
 
 #include <bit>
@@ -57,12 +57,17 @@ inline LanePair<Element> pair_of(Element low, Element high) {  // as narrow() gi
 
 // --- the host's floating-point unit
 
+struct FloatModes {
+  Rounding rounding = Rounding::nearest;
+  bool flushes = false;  // subnormal results and operands to zero
+};
+
 // Rounding and flushing of the host while it lives. The memory clobbers keep the arithmetic inside:
 // operands are loaded after the first one and results stored before the second.
 class FloatMode {
  public:
-  FloatMode(Rounding rounding, bool flushes) : saved_(read()) {
-    write(with(saved_, rounding, flushes));
+  explicit FloatMode(FloatModes modes) : saved_(read()) {
+    write(with(saved_, modes));
     asm volatile("" ::: "memory");
   }
   ~FloatMode() {
@@ -77,11 +82,11 @@ class FloatMode {
   using Control = uint32_t;
   static Control read() { return _mm_getcsr(); }
   static void write(Control control) { _mm_setcsr(control); }
-  static Control with(Control control, Rounding rounding, bool flushes) {
+  static Control with(Control control, FloatModes modes) {
     constexpr Control kRounding[] = {0x0000, 0x6000, 0x2000, 0x4000};
     constexpr Control kFlush = 0x8040;  // results to zero, and operands
-    return (control & ~(kFlush | 0x6000U)) | kRounding[static_cast<int>(rounding)] |
-           (flushes ? kFlush : 0);
+    return (control & ~(kFlush | 0x6000U)) | kRounding[static_cast<int>(modes.rounding)] |
+           (modes.flushes ? kFlush : 0);
   }
 #elif defined(__aarch64__)
   using Control = uint64_t;
@@ -91,11 +96,11 @@ class FloatMode {
     return control;
   }
   static void write(Control control) { asm volatile("msr fpcr, %0" : : "r"(control)); }
-  static Control with(Control control, Rounding rounding, bool flushes) {
+  static Control with(Control control, FloatModes modes) {
     constexpr Control kRounding[] = {0, 3 << 22, 2 << 22, 1 << 22};
     constexpr Control kFlush = 1 << 24;
-    return (control & ~(kFlush | (3 << 22))) | kRounding[static_cast<int>(rounding)] |
-           (flushes ? kFlush : 0);
+    return (control & ~(kFlush | (3 << 22))) | kRounding[static_cast<int>(modes.rounding)] |
+           (modes.flushes ? kFlush : 0);
   }
 #else
 #error "The simulator needs the floating-point control of this processor."

@@ -38,6 +38,7 @@ enum class Flow : uint8_t {
   exit,
   barrier,     // rows: id, thread count, and of a reduction the result and the predicate; mode
   rendezvous,  // rows[0]: member mask; the handler runs once all members are there
+  pause        // others may have their turn
 };
 
 enum class Rounding : uint8_t { nearest, zero, down, up };
@@ -86,6 +87,12 @@ struct Program {
   std::vector<std::vector<uint32_t>> tables;  // of indexed branches
 
   int64_t register_bytes = 0;
+  // Registers that are read where no write may have come before, as a place in the register bank.
+  struct UnsetRegister {
+    uint32_t offset = 0;
+    uint32_t bytes = 0;
+  };
+  std::vector<UnsetRegister> unset;
   std::vector<std::byte> constants;
   int64_t param_bytes = 0;
   int64_t local_bytes = 0;          // of a thread

@@ -10,6 +10,31 @@
 namespace kiln::runtime::sim {
 namespace {
 
+// What no kernel comes near, and damaged text must not ask for.
+constexpr int kDeepestNesting = 64;                   // of braces, groups and negations
+constexpr int64_t kMostRegisters = int64_t{1} << 20;  // of a function
+constexpr int64_t kMostAlign = 65536;
+constexpr int64_t kMostGlobalBytes = int64_t{1} << 40;
+constexpr int64_t kMostSharedBytes = int64_t{1} << 20;   // of a variable; no SM has a quarter of it
+constexpr int64_t kMostLocalBytes = int64_t{512} << 10;  // of a thread, as CUDA has it
+constexpr int64_t kMostConstantBytes = int64_t{64} << 10;
+constexpr int64_t kMostParamBytes = int64_t{32} << 10;
+
+int64_t most_bytes(Space space) {
+  switch (space) {
+    case Space::shared:
+      return kMostSharedBytes;
+    case Space::local:
+      return kMostLocalBytes;
+    case Space::param:
+      return kMostParamBytes;
+    case Space::constant:
+      return kMostConstantBytes;
+    default:
+      return kMostGlobalBytes;
+  }
+}
+
 struct Token {
   enum class Kind : uint8_t { word, number, text, mark, end } kind = Kind::end;
   std::string_view text;
@@ -46,8 +71,9 @@ class Lexer {
       } else if (text_.substr(at_, 2) == "//") {
         at_ = std::min(text_.find('\n', at_), text_.size());
       } else if (text_.substr(at_, 2) == "/*") {
-        const size_t end = std::min(text_.find("*/", at_), text_.size() - 2);
-        for (; at_ < end + 2; ++at_) line_ += text_[at_] == '\n';
+        const size_t end = text_.find("*/", at_ + 2);
+        const size_t behind = end == std::string_view::npos ? text_.size() : end + 2;
+        for (; at_ < behind; ++at_) line_ += text_[at_] == '\n';
       } else {
         return;
       }
@@ -135,14 +161,19 @@ bool is_special(std::string_view name) {
   return false;
 }
 
+// 0: no type.
 int64_t type_bytes(std::string_view type) {
   if (type == "pred") return 1;
-  const size_t digit = type.find_first_of("0123456789");
-  int bits = 0;
-  if (digit != std::string_view::npos)
-    std::from_chars(type.data() + digit, type.data() + type.size(), bits);
-  if (type == "f16x2" || type == "bf16x2") bits = 32;
-  return bits / 8;
+  if (type == "f16x2" || type == "bf16x2" || type == "tf32") return 4;
+  if (type == "bf16") return 2;
+  const std::string_view kinds = "busf";
+  if (type.empty() || kinds.find(type[0]) == std::string_view::npos) return 0;
+  const std::string_view bits = type.substr(1);
+  if (bits == "8") return type[0] == 'f' ? 0 : 1;
+  if (bits == "16") return 2;
+  if (bits == "32") return 4;
+  if (bits == "64") return 8;
+  return type == "b128" ? 16 : 0;
 }
 
 class Parser {
@@ -162,6 +193,23 @@ class Parser {
       int count = 0;
     };
     std::vector<Range> ranges;
+  };
+
+  // While it lives, one level deeper.
+  class Nesting {
+   public:
+    explicit Nesting(Parser& parser) : parser_(parser) {
+      if (++parser_.depth_ <= kDeepestNesting) return;
+      --parser_.depth_;
+      fail(Status::invalid_argument, "PTX line {}: nested more than {} times",
+           parser_.lexer_.peek().line, kDeepestNesting);
+    }
+    ~Nesting() { --parser_.depth_; }
+    Nesting(const Nesting&) = delete;
+    Nesting& operator=(const Nesting&) = delete;
+
+   private:
+    Parser& parser_;
   };
 
   [[noreturn]] void fail_at(int line, std::string_view expected) const {
@@ -187,8 +235,10 @@ class Parser {
 
   int64_t integer() {
     const bool minus = accept("-");
+    const int line = lexer_.peek().line;
     const Operand value = number();
-    return minus ? -static_cast<int64_t>(value.bits) : static_cast<int64_t>(value.bits);
+    if (value.is_float) fail_at(line, "an integer");
+    return static_cast<int64_t>(minus ? 0 - value.bits : value.bits);
   }
 
   // A literal without sign; floats as the bits of a double.
@@ -231,7 +281,12 @@ class Parser {
     const bool is_hex = second == 'x' || second == 'X';
     if (!is_hex && digits.find_first_of(".eE") != std::string_view::npos) {
       result.is_float = true;
-      result.bits = std::bit_cast<uint64_t>(std::strtod(std::string(digits).c_str(), nullptr));
+      const std::string text(digits);
+      char* end = nullptr;
+      result.bits = std::bit_cast<uint64_t>(std::strtod(text.c_str(), &end));
+      if (end != text.c_str() + text.size()) {
+        fail(Status::invalid_argument, "PTX line {}: \"{}\" is not a number", token.line, digits);
+      }
       return result;
     }
     if (is_hex) {
@@ -260,7 +315,7 @@ class Parser {
                token.text == ".common") {
       return;
     } else if (token.text == ".entry" || token.text == ".func") {
-      function(token.text == ".entry");
+      function(token.text);
     } else if (token.text == ".global" || token.text == ".const" || token.text == ".shared") {
       variables(token.text, module_.variables);
     } else if (token.text == ".alias" || token.text == ".pragma") {
@@ -274,14 +329,18 @@ class Parser {
 
   void file() {
     const auto index = static_cast<int>(integer());
-    std::string_view name = lexer_.next().text;
-    if (name.size() >= 2) name = name.substr(1, name.size() - 2);
-    module_.files[index] = std::string(name);
+    const Token name = lexer_.next();
+    if (name.kind != Token::Kind::text || name.text.size() < 2 || name.text.back() != '"')
+      fail_at(name.line, "the name of a file in quotes");
+    module_.files[index] = std::string(name.text.substr(1, name.text.size() - 2));
     while (accept(",")) integer();
   }
 
   void skip_section() {
-    while (lexer_.peek().text != "{") lexer_.next();
+    while (lexer_.peek().text != "{") {
+      if (lexer_.peek().kind == Token::Kind::end) fail_at(lexer_.peek().line, "a section");
+      lexer_.next();
+    }
     int depth = 0;
     do {
       const Token token = lexer_.next();
@@ -301,6 +360,7 @@ class Parser {
 
   // After ".shared": [.align n] .type name[count] [= initialiser] {, name} ;
   void variables(std::string_view directive, std::vector<Variable>& into) {
+    last_type_ = {};
     do {
       into.push_back(variable(directive));
     } while (accept(","));
@@ -315,6 +375,12 @@ class Parser {
       const Token token = lexer_.next();
       if (token.text == ".align") {
         result.align = integer();
+        if (result.align < 1 || result.align > kMostAlign ||
+            !std::has_single_bit(static_cast<uint64_t>(result.align))) {
+          fail(Status::invalid_argument,
+               "PTX line {}: an alignment of {}, expected a power of two up to {}", token.line,
+               result.align, kMostAlign);
+        }
       } else if (token.text == ".ptr") {
         while (lexer_.peek().text == ".global" || lexer_.peek().text == ".shared" ||
                lexer_.peek().text == ".const" || lexer_.peek().text == ".local") {
@@ -327,19 +393,41 @@ class Parser {
       }
     }
     if (!type.empty()) last_type_ = type;
+    const int line = lexer_.peek().line;
     const int64_t element = type_bytes(last_type_) * vector;
+    if (element == 0) {
+      fail(Status::unsupported, "PTX line {}: variables of type \".{}\" are not supported", line,
+           last_type_);
+    }
     result.align = std::max(result.align, element);
     result.name = std::string(word("the name of a variable").text);
     result.bytes = element;
+    const int64_t most = most_bytes(result.space);
     while (accept("[")) {
-      result.bytes *= lexer_.peek().text == "]" ? 0 : integer();
+      const int64_t count = lexer_.peek().text == "]" ? 0 : integer();
+      if (count < 0 || (result.bytes != 0 && count > most / result.bytes)) {
+        fail(Status::invalid_argument,
+             "PTX line {}: {} has a dimension of {}; a variable in {} memory has at most {} bytes",
+             line, result.name, count, space_name(result.space), most);
+      }
+      result.bytes *= count;
       expect("]");
     }
     if (accept("=")) initialiser(result, type_bytes(last_type_));
+    if (result.bytes != 0 && static_cast<int64_t>(result.content.size()) > result.bytes) {
+      fail(Status::invalid_argument, "PTX line {}: {} is given {} bytes and has {}", line,
+           result.name, result.content.size(), result.bytes);
+    }
     return result;
   }
 
   void initialiser(Variable& into, int64_t element) {
+    const Nesting nesting(*this);
+    const int line = lexer_.peek().line;
+    if (element > 8) {
+      fail(Status::unsupported, "PTX line {}: elements of {} bytes have no initial values", line,
+           element);
+    }
     if (accept("{")) {
       if (accept("}")) return;
       do {
@@ -359,11 +447,18 @@ class Parser {
       }
       int64_t addend = 0;
       if (accept("+")) addend = integer();
+      if (element != 8) {
+        fail(Status::unsupported, "PTX line {}: the address of {} needs 8 bytes, not {}", line,
+             name, element);
+      }
       into.relocations.push_back({.offset = offset, .symbol = std::string(name), .addend = addend});
     } else {
       const bool minus = accept("-");
       const Operand value = number();
       bits = value.bits;
+      if (value.is_float && element < 4) {
+        fail(Status::unsupported, "PTX line {}: a float does not fit into {} bytes", line, element);
+      }
       if (value.is_float) {
         const double real = (minus ? -1.0 : 1.0) * std::bit_cast<double>(value.bits);
         bits = element == 4 ? std::bit_cast<uint32_t>(static_cast<float>(real))
@@ -382,6 +477,7 @@ class Parser {
     while (!accept(")")) {
       const Token directive = lexer_.next();
       if (directive.text == ".param") {
+        last_type_ = {};
         list.push_back(variable(".param"));
       } else if (directive.text == ".reg") {
         fail(Status::unsupported, "PTX line {}: parameters in registers are not supported",
@@ -394,14 +490,14 @@ class Parser {
     return list;
   }
 
-  void function(bool is_entry) {
-    Function result{.is_entry = is_entry};
-    if (!is_entry) result.results = parameter_list();
+  void function(std::string_view directive) {
+    Function result{.is_entry = directive == ".entry"};
+    if (!result.is_entry) result.results = parameter_list();
     result.name = std::string(word("the name of a function").text);
     result.params = parameter_list();
     while (lexer_.peek().text != "{" && lexer_.peek().text != ";") {
       if (lexer_.peek().kind == Token::Kind::end) fail_at(lexer_.peek().line, "a function body");
-      lexer_.next();  // .maxntid 128, 1, 1 and the like
+      launch_bound(result);
     }
     if (!accept(";")) {
       result.has_body = true;
@@ -411,15 +507,46 @@ class Parser {
       block();
       function_ = nullptr;
     }
-    for (Function& known : module_.functions) {
-      if (known.name != result.name) continue;
-      if (result.has_body) known = std::move(result);
-      return;
+    const auto [place, is_new] = function_index_.try_emplace(result.name, module_.functions.size());
+    if (is_new) {
+      module_.functions.push_back(std::move(result));
+    } else if (result.has_body) {
+      module_.functions[place->second] = std::move(result);
     }
-    module_.functions.push_back(std::move(result));
+  }
+
+  // .maxntid 128, 1, 1 and the like; what says nothing about a launch is passed over.
+  void launch_bound(Function& into) {
+    const Token directive = lexer_.next();
+    if (directive.text == ".maxntid") {
+      const std::array<int64_t, 3> most = block_size();
+      into.most_threads = most[0] * most[1] * most[2];
+    } else if (directive.text == ".reqntid") {
+      into.exact_threads = block_size();
+    } else if (directive.text == ".minnctapersm") {
+      into.least_ctas_per_sm = bounded(1, 1024);
+    } else if (directive.text == ".maxnreg") {
+      into.most_registers = bounded(1, 1024);
+    }
+  }
+  std::array<int64_t, 3> block_size() {
+    std::array<int64_t, 3> size = {bounded(1, 1024), 1, 1};
+    if (accept(",")) size[1] = bounded(1, 1024);
+    if (accept(",")) size[2] = bounded(1, 1024);
+    return size;
+  }
+  int64_t bounded(int64_t least, int64_t most) {
+    const int line = lexer_.peek().line;
+    const int64_t value = integer();
+    if (value < least || value > most) {
+      fail(Status::invalid_argument, "PTX line {}: {}, expected {} to {}", line, value, least,
+           most);
+    }
+    return value;
   }
 
   void block() {
+    const Nesting nesting(*this);
     expect("{");
     scopes_.emplace_back();
     while (!accept("}")) body_item();
@@ -452,23 +579,25 @@ class Parser {
       fail(Status::unsupported, "PTX line {}: vector registers are not supported",
            lexer_.peek().line);
     }
-    RegisterClass kind = RegisterClass::bits32;
     const int64_t bytes = type_bytes(type);
-    if (type == "pred") {
-      kind = RegisterClass::predicate;
-    } else if (bytes <= 2) {
-      kind = RegisterClass::bits16;
-    } else if (bytes == 8) {
-      kind = RegisterClass::bits64;
-    } else if (bytes != 4) {
+    if (bytes == 0 || bytes > 8) {
       fail(Status::unsupported, "PTX line {}: registers of type .{} are not supported",
            lexer_.peek().line, type);
     }
+    const RegisterClass kind = type == "pred" ? RegisterClass::predicate
+                               : bytes <= 2   ? RegisterClass::bits16
+                               : bytes == 4   ? RegisterClass::bits32
+                                              : RegisterClass::bits64;
     do {
       const std::string name(word("the name of a register").text);
       const auto first = static_cast<int>(function_->registers.size());
       if (accept("<")) {
-        const auto count = static_cast<int>(integer());
+        const int64_t wanted = integer();
+        if (wanted < 0 || wanted > kMostRegisters - first) {
+          fail(Status::invalid_argument, "PTX line {}: {} registers, expected at most {}",
+               lexer_.peek().line, wanted, kMostRegisters);
+        }
+        const auto count = static_cast<int>(wanted);
         expect(">");
         for (int i = 0; i < count; ++i)
           function_->registers.push_back({.name = fmt::format("{}{}", name, i), .kind = kind});
@@ -530,7 +659,9 @@ class Parser {
       result.guard_negated = accept("!");
       const Token guard = word("a predicate");
       result.guard = find_register(guard.text);
-      if (result.guard < 0) fail_at(guard.line, "a predicate that was declared");
+      if (result.guard < 0 ||
+          function_->registers[static_cast<size_t>(result.guard)].kind != RegisterClass::predicate)
+        fail_at(guard.line, "a predicate that was declared");
       first = lexer_.next();
     }
     if (first.kind != Token::Kind::word) fail_at(first.line, "an instruction");
@@ -562,6 +693,7 @@ class Parser {
   }
 
   Operand operand() {
+    const Nesting nesting(*this);
     Operand result = simple_operand();
     if (lexer_.peek().text != "|") return result;
     Operand pair{.kind = Operand::Kind::group};
@@ -571,6 +703,7 @@ class Parser {
   }
 
   Operand simple_operand() {
+    const Nesting nesting(*this);
     const Token token = lexer_.peek();
     if (token.text == "[") return address();
     if (token.text == "{" || token.text == "(") {
@@ -620,10 +753,9 @@ class Parser {
       result.reg = find_register(base.text);
       if (result.reg < 0) result.name = std::string(base.text);
     }
-    if (accept("+")) {
-      result.offset += integer();
-    } else if (lexer_.peek().text == "-") {
-      result.offset += integer();
+    if (accept("+") || lexer_.peek().text == "-") {
+      result.offset = static_cast<int64_t>(static_cast<uint64_t>(result.offset) +
+                                           static_cast<uint64_t>(integer()));
     }
     expect("]");
     return result;
@@ -634,7 +766,9 @@ class Parser {
   Function* function_ = nullptr;
   std::vector<Scope> scopes_;
   SourceLocation where_;
-  std::string_view last_type_ = "b32";
+  std::string_view last_type_;  // of the variables of one declaration
+  int depth_ = 0;
+  std::map<std::string, size_t, std::less<>> function_index_;  // of module_.functions
 };
 
 }  // namespace
@@ -666,6 +800,8 @@ const Function* Module::find(std::string_view name) const {
 
 Module parse_ptx(std::string text) {
   Module module;
+  // What is short enough to live inside the string would leave the views behind when it moves.
+  if (text.size() < 64) text.reserve(64);
   module.text = std::move(text);
   Parser(module).run();
   return module;

@@ -2,6 +2,7 @@
 // decoder (decode.h) turns statements into instructions.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -76,8 +77,13 @@ struct Function {
   std::string name;
   bool is_entry = false;
   bool has_body = false;
-  std::vector<Variable> params;   // of an entry: its parameter bytes, in order
-  std::vector<Variable> results;  // of a function
+  // What the kernel was compiled for; 0: it does not say.
+  int64_t most_threads = 0;                   // .maxntid, their product
+  std::array<int64_t, 3> exact_threads = {};  // .reqntid: x, y, z
+  int64_t least_ctas_per_sm = 0;              // .minnctapersm
+  int64_t most_registers = 0;                 // .maxnreg
+  std::vector<Variable> params;               // of an entry: its parameter bytes, in order
+  std::vector<Variable> results;              // of a function
   std::vector<Register> registers;
   std::vector<Variable> variables;  // .shared, .local and .param declared inside
   std::vector<Statement> statements;

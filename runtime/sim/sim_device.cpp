@@ -2,38 +2,48 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
+#include <algorithm>
 #include <mutex>
 #include <sstream>
 #include <utility>
 #include <variant>
 
 #include "jit/base/error.h"
+#include "kiln_build_id.h"
 #include "runtime/sim/arena.h"
 #include "runtime/sim/checker.h"
 #include "runtime/sim/decode.h"
 #include "runtime/sim/execute.h"
 #include "runtime/sim/views.h"
+#include "templates/abi.h"
 
 namespace kiln::runtime::sim {
 namespace {
 
 // What the driver would answer; the text says more.
-constexpr int kLaunchFailed = 719;    // CUDA_ERROR_LAUNCH_FAILED
-constexpr int kOutOfResources = 701;  // CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
-constexpr int kInvalidValue = 1;      // CUDA_ERROR_INVALID_VALUE
+constexpr int kInvalidValue = 1;          // CUDA_ERROR_INVALID_VALUE
+constexpr int kInvalidHandle = 400;       // CUDA_ERROR_INVALID_HANDLE
+constexpr int kOutOfResources = 701;      // CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+constexpr int kLaunchFailed = 719;        // CUDA_ERROR_LAUNCH_FAILED
+constexpr int kCaptureInvalidated = 901;  // CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
 
-// One image; its variables live in the arena.
-struct LoadedModule {
-  std::shared_ptr<const Module> module;
+constexpr int kMostThreads = 1024;                       // of a block
+constexpr int64_t kMostLocalBytes = int64_t{512} << 10;  // of a thread
+
+// A module's variables; its memory lives as long as what was loaded from it.
+struct Variables {
   SymbolAddresses addresses;
-  std::vector<View> variables;
+  std::vector<DeviceBuffer> memory;
+  std::vector<View> views;
 };
 
+// Every load has an image of its own with its own variables, as with cuLibraryLoadData.
 struct SimKernel {
   std::shared_ptr<const Program> program;
+  Variables variables;
+  const Function* function = nullptr;  // of the program's module
+  int registers = 0;                   // of a thread, as far as is known
   KernelSubject subject;
-  std::vector<View> variables;  // of its module
 };
 
 struct KernelNode {
@@ -61,7 +71,7 @@ class SimGraph : public Graph {
 
 // Work runs at once, in the thread that asks for it; only a capture is remembered.
 struct SimStream {
-  bool is_capturing = false;
+  CaptureState capture = CaptureState::none;
   std::vector<Node> captured;
 };
 
@@ -83,20 +93,24 @@ class SimDevice : public Device {
   void free(DevicePtr pointer) noexcept override { arena_.free(pointer); }
   int64_t free_bytes() override { return arena_.free_bytes(); }
   void copy_to_device(DevicePtr to, const void* from, int64_t bytes) override {
+    require_alive();
     arena_.copy_in(to, from, bytes);
   }
   void copy_to_host(void* to, DevicePtr from, int64_t bytes) override {
+    require_alive();
     arena_.copy_out(to, from, bytes);
   }
   void copy_on_device(DevicePtr to, DevicePtr from, int64_t bytes, Stream stream) override {
+    require_alive();
     submit(CopyNode{to, from, bytes}, stream);
   }
   void fill(DevicePtr to, uint8_t value, int64_t bytes, Stream stream) override {
+    require_alive();
     submit(FillNode{to, value, bytes}, stream);
   }
 
-  Stream create_stream() override { return new SimStream; }
-  void destroy_stream(Stream stream) noexcept override { delete static_cast<SimStream*>(stream); }
+  Stream create_stream() override;
+  void destroy_stream(Stream stream) noexcept override;
   void synchronize(Stream stream) override;
   void begin_capture(Stream stream) override;
   std::unique_ptr<Graph> end_capture(Stream stream) override;
@@ -104,20 +118,36 @@ class SimDevice : public Device {
   double time_graph_ns(Graph& graph, Stream stream) override;
 
  private:
-  void place_variables(LoadedModule& loaded);
+  Variables place_variables(const Module& module);
+  void require_fitting_block(const SimKernel& kernel, const jit::Binary& binary, int threads) const;
+  uint64_t resident_ctas(const SimKernel& kernel, int threads, int64_t dynamic_smem_bytes) const;
+  uint8_t call_mark(const KernelNode& node);
+  SimStream* find_stream(Stream stream) const;  // under mutex_; fails for one that is not its own
   void submit(Node node, Stream stream);
   void perform(const Node& node);
   void perform(const KernelNode& node);
   void perform(const CopyNode& node) { arena_.copy(node.to, node.from, node.bytes); }
   void perform(const FillNode& node) { arena_.fill(node.to, node.value, node.bytes); }
+  bool has_failed() const;
   void require_alive() const;
+
+  // The launches of one call have the same arguments and come one after another.
+  struct LastCall {
+    const templates::Op* op = nullptr;  // nullptr: the last launch was of no op
+    std::vector<std::byte> params;
+    uint8_t mark = kFirstCallMark;
+  };
 
   const SimOptions options_;
   DeviceInfo info_;
   Arena arena_;
-  mutable std::mutex mutex_;  // guards what follows
+
+  std::mutex work_mutex_;  // held while work runs: one after another, as on one stream
+  LastCall last_call_;     // under work_mutex_
+
+  mutable std::mutex mutex_;  // guards what follows; never held while work runs
   std::string failure_;       // the first; like a context, the device is of no use after it
-  std::map<std::string, LoadedModule, std::less<>> modules_;
+  std::map<const void*, std::unique_ptr<SimStream>> streams_;
   std::vector<std::unique_ptr<SimKernel>> kernels_;
 };
 
@@ -146,43 +176,76 @@ SimDevice::SimDevice(const SimOptions& options)
 }
 
 std::string SimDevice::error_text(int driver_error) const {
-  if (driver_error == 0) return "no error";
+  switch (driver_error) {
+    case 0:
+      return "no error";
+    case kInvalidHandle:
+      return fmt::format(
+          "the stream is none of {}: NULL is the only one that it takes from outside", info_.id);
+    case kInvalidValue:
+      return "the grid or the block is none that the kernel can be launched with, or it has no "
+             "arguments";
+    case kOutOfResources:
+      return "the launch asks for more threads or shared memory than a block may have";
+    case kCaptureInvalidated:
+      return "the capture of the stream was broken before";
+    default:
+      break;
+  }
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) return failure_;
-  if (driver_error == kOutOfResources)
-    return "the launch asks for more threads or shared memory than a block may have";
   return fmt::format("the simulator refused the launch (error {})", driver_error);
 }
 
-void SimDevice::place_variables(LoadedModule& loaded) {
-  for (const Variable& variable : loaded.module->variables) {
+// --- loading
+
+Variables SimDevice::place_variables(const Module& module) {
+  Variables placed;
+  for (const Variable& variable : module.variables) {
     if (variable.space != Space::global && variable.space != Space::constant) continue;
-    const DevicePtr address = arena_.allocate(std::max<int64_t>(variable.bytes, 1));
-    arena_.fill(address, 0, std::max<int64_t>(variable.bytes, 1));
-    if (!variable.content.empty())
-      arena_.copy_in(address, variable.content.data(),
-                     static_cast<int64_t>(variable.content.size()));
-    loaded.addresses[variable.name] = address;
-    loaded.variables.push_back({.name = variable.name,
-                                .begin = address,
-                                .dims = {std::max<int64_t>(variable.bytes, 1)},
-                                .strides_bytes = {1},
-                                .may_write = variable.space == Space::global});
+    const int64_t bytes = std::max<int64_t>(variable.bytes, 1);
+    const DevicePtr address = placed.memory.emplace_back(*this, bytes).get();
+    arena_.fill(address, 0, bytes);
+    arena_.copy_in(address, variable.content.data(), static_cast<int64_t>(variable.content.size()));
+    placed.addresses[variable.name] = address;
+    placed.views.push_back({.name = variable.name,
+                            .begin = address,
+                            .dims = {bytes},
+                            .strides_bytes = {1},
+                            .may_write = variable.space == Space::global});
   }
-  for (const Variable& variable : loaded.module->variables) {
+  for (const Variable& variable : module.variables) {
     for (const Variable::Relocation& relocation : variable.relocations) {
-      const auto target = loaded.addresses.find(relocation.symbol);
-      if (target == loaded.addresses.end()) {
+      const auto own = placed.addresses.find(variable.name);
+      const auto target = placed.addresses.find(relocation.symbol);
+      if (own == placed.addresses.end() || target == placed.addresses.end()) {
         fail(Status::unsupported,
-             "The variable {} holds the address of {}, which the simulator "
-             "cannot give",
+             "The variable {} holds the address of {}, which the simulator cannot give",
              variable.name, relocation.symbol);
       }
       const uint64_t value = target->second + static_cast<uint64_t>(relocation.addend);
-      arena_.copy_in(loaded.addresses[variable.name] + static_cast<uint64_t>(relocation.offset),
-                     &value, sizeof value);
+      arena_.copy_in(own->second + static_cast<uint64_t>(relocation.offset), &value, sizeof value);
     }
   }
+  return placed;
+}
+
+bool fits_block(const Function& function, int64_t threads) {
+  if (function.most_threads != 0 && threads > function.most_threads) return false;
+  return function.exact_threads[0] == 0 ||
+         function.exact_threads == std::array<int64_t, 3>{threads, 1, 1};
+}
+
+void SimDevice::require_fitting_block(const SimKernel& kernel, const jit::Binary& binary,
+                                      int threads) const {
+  const Function& function = *kernel.function;
+  if (fits_block(function, threads)) return;
+  const std::array<int64_t, 3>& exact = function.exact_threads;
+  const std::string compiled_for =
+      exact[0] != 0 ? fmt::format("exactly {} x {} x {}", exact[0], exact[1], exact[2])
+                    : fmt::format("at most {}", function.most_threads);
+  fail(Status::unsupported, "{} was compiled for blocks of {} threads; {} cannot be launched",
+       binary.entry, compiled_for, threads);
 }
 
 LoadedKernel SimDevice::load(const jit::Binary& binary, int threads, int64_t dynamic_smem_bytes) {
@@ -190,25 +253,29 @@ LoadedKernel SimDevice::load(const jit::Binary& binary, int threads, int64_t dyn
     fail(Status::driver_error, "{} is machine code for {}; the simulator runs PTX for compute_80",
          binary.entry, binary.arch);
   }
-  if (dynamic_smem_bytes > options_.gpu.smem_per_cta_optin_bytes) {
+  const int64_t most_smem_bytes = options_.gpu.smem_per_cta_optin_bytes;
+  if (dynamic_smem_bytes < 0 || dynamic_smem_bytes > most_smem_bytes) {
     fail(Status::unsupported, "{} asks for {} bytes of shared memory, {} gives a block at most {}",
-         binary.entry, dynamic_smem_bytes, options_.gpu.name,
-         options_.gpu.smem_per_cta_optin_bytes);
-  }
-  const std::lock_guard lock(mutex_);
-  LoadedModule& loaded = modules_[binary.image];
-  if (loaded.module == nullptr) {
-    loaded.module = std::make_shared<const Module>(parse_ptx(binary.image));
-    place_variables(loaded);
+         binary.entry, dynamic_smem_bytes, options_.gpu.name, most_smem_bytes);
   }
   auto kernel = std::make_unique<SimKernel>();
-  kernel->program = decode(loaded.module, binary.entry, loaded.addresses);
-  kernel->variables = loaded.variables;
-  const int64_t shared = kernel->program->dynamic_shared_offset + dynamic_smem_bytes;
-  if (shared > options_.gpu.smem_per_cta_optin_bytes) {
+  const auto module = std::make_shared<const Module>(parse_ptx(binary.image));
+  kernel->variables = place_variables(*module);
+  kernel->program = decode(module, binary.entry, kernel->variables.addresses);
+  kernel->function = module->find(binary.entry);
+  kernel->registers = binary.resources.registers;
+  const Program& program = *kernel->program;
+  const int64_t smem_bytes = program.dynamic_shared_offset + dynamic_smem_bytes;
+  if (smem_bytes > most_smem_bytes) {
     fail(Status::unsupported, "{} needs {} bytes of shared memory, {} gives a block at most {}",
-         binary.entry, shared, options_.gpu.name, options_.gpu.smem_per_cta_optin_bytes);
+         binary.entry, smem_bytes, options_.gpu.name, most_smem_bytes);
   }
+  if (program.local_bytes > kMostLocalBytes) {
+    fail(Status::unsupported, "{} needs {} bytes of local memory, a thread has at most {}",
+         binary.entry, program.local_bytes, kMostLocalBytes);
+  }
+  require_fitting_block(*kernel, binary, threads);
+  const std::lock_guard lock(mutex_);
   kernels_.push_back(std::move(kernel));
   return {.function = kernels_.back().get(),
           .threads = static_cast<uint32_t>(threads),
@@ -216,26 +283,47 @@ LoadedKernel SimDevice::load(const jit::Binary& binary, int threads, int64_t dyn
 }
 
 void SimDevice::describe(const LoadedKernel& kernel, const KernelSubject& subject) {
-  static_cast<SimKernel*>(kernel.function)->subject = subject;
+  auto& own = *static_cast<SimKernel*>(kernel.function);
+  if (subject.op != nullptr) {
+    const auto struct_bytes =
+        static_cast<int64_t>(templates::abi_fields(*subject.op).size()) * templates::kFieldBytes;
+    if (own.program->param_bytes != struct_bytes) {
+      fail(Status::driver_error, "{} takes {} bytes of arguments, the struct of {} has {}",
+           own.program->entry, own.program->param_bytes, subject.op->name, struct_bytes);
+    }
+  }
+  own.subject = subject;
 }
+
+// --- launching
 
 LaunchResult SimDevice::launch(const LoadedKernel& kernel, Dim3 grid, const void* args,
                                Stream stream) noexcept {
-  if (kernel.threads == 0 || kernel.threads > 1024) return {.driver_error = kOutOfResources};
+  const auto* const sim_kernel = static_cast<const SimKernel*>(kernel.function);
+  const Program& program = *sim_kernel->program;
+  if (kernel.threads == 0 || kernel.threads > kMostThreads ||
+      program.dynamic_shared_offset + kernel.dynamic_smem_bytes >
+          options_.gpu.smem_per_cta_optin_bytes)
+    return {.driver_error = kOutOfResources};
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 ||
-      grid.x > 0x7fffffff)
+      grid.x > 0x7fffffff || !fits_block(*sim_kernel->function, kernel.threads) ||
+      (args == nullptr && program.param_bytes != 0))
     return {.driver_error = kInvalidValue};
   try {
-    const auto* const sim_kernel = static_cast<const SimKernel*>(kernel.function);
+    {
+      const std::lock_guard lock(mutex_);
+      if (stream != nullptr && !streams_.contains(stream)) return {.driver_error = kInvalidHandle};
+    }
+    if (capture_state(stream) == CaptureState::invalidated)
+      return {.driver_error = kCaptureInvalidated};
     KernelNode node{.kernel = sim_kernel,
                     .grid = grid,
                     .threads = kernel.threads,
                     .dynamic_smem_bytes = kernel.dynamic_smem_bytes};
     const auto* const bytes = static_cast<const std::byte*>(args);
-    node.params.assign(bytes, bytes + sim_kernel->program->param_bytes);
+    node.params.assign(bytes, bytes + program.param_bytes);
     submit(std::move(node), stream);
-    const std::lock_guard lock(mutex_);
-    return {.driver_error = failure_.empty() ? 0 : kLaunchFailed};
+    return {.driver_error = has_failed() ? kLaunchFailed : 0};
   } catch (const std::exception& error) {
     const std::lock_guard lock(mutex_);
     if (failure_.empty()) failure_ = error.what();
@@ -243,29 +331,93 @@ LaunchResult SimDevice::launch(const LoadedKernel& kernel, Dim3 grid, const void
   }
 }
 
+// CTAs that a GPU would have under way at once: with more of them, those that wait for others may
+// wait forever. The registers of PTX are the driver's choice; where the compiler said nothing, what
+// is alive at once here stands for them, up to what a thread may have.
+uint64_t SimDevice::resident_ctas(const SimKernel& kernel, int threads,
+                                  int64_t dynamic_smem_bytes) const {
+  const Gpu& gpu = options_.gpu;
+  int64_t registers = kernel.registers;
+  if (registers == 0) registers = kernel.program->register_bytes / kRowBytes;
+  if (kernel.function->most_registers != 0)
+    registers = std::min(registers, kernel.function->most_registers);
+  registers = std::min<int64_t>(registers, gpu.max_registers_per_thread);
+  const int64_t per_sm = ctas_per_sm(gpu, threads, static_cast<int>(registers),
+                                     kernel.program->dynamic_shared_offset + dynamic_smem_bytes);
+  // The driver spills registers until as many fit as the kernel was compiled for, and one at least.
+  const int64_t promised = std::max<int64_t>(kernel.function->least_ctas_per_sm, 1);
+  return static_cast<uint64_t>(std::max(gpu.sm_count, 1)) *
+         static_cast<uint64_t>(std::max(per_sm, promised));
+}
+
+// --- streams
+
+SimStream* SimDevice::find_stream(Stream stream) const {
+  if (stream == nullptr) return nullptr;
+  const auto found = streams_.find(stream);
+  if (found == streams_.end()) {
+    fail(Status::invalid_argument,
+         "{} is not a stream of {}: a simulated GPU takes no streams of CUDA, only NULL", stream,
+         info_.id);
+  }
+  return found->second.get();
+}
+
+Stream SimDevice::create_stream() {
+  auto stream = std::make_unique<SimStream>();
+  void* const handle = stream.get();
+  const std::lock_guard lock(mutex_);
+  streams_[handle] = std::move(stream);
+  return handle;
+}
+
+void SimDevice::destroy_stream(Stream stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  streams_.erase(stream);
+}
+
 CaptureState SimDevice::capture_state(Stream stream) noexcept {
-  const auto* const own = static_cast<const SimStream*>(stream);
-  return own != nullptr && own->is_capturing ? CaptureState::active : CaptureState::none;
+  const std::lock_guard lock(mutex_);
+  const auto found = streams_.find(stream);
+  return found != streams_.end() ? found->second->capture : CaptureState::none;
 }
 
 void SimDevice::submit(Node node, Stream stream) {
-  auto* const own = static_cast<SimStream*>(stream);
-  if (own != nullptr && own->is_capturing) {
-    own->captured.push_back(std::move(node));
-    return;
+  {
+    const std::lock_guard lock(mutex_);
+    SimStream* const own = find_stream(stream);
+    if (own != nullptr && own->capture == CaptureState::invalidated)
+      fail(Status::driver_error, "The capture of the stream was broken before");
+    if (own != nullptr && own->capture == CaptureState::active) {
+      own->captured.push_back(std::move(node));
+      return;
+    }
   }
   perform(node);
 }
 
 void SimDevice::perform(const Node& node) {
+  const std::lock_guard lock(work_mutex_);
+  if (has_failed()) return;
   std::visit([this](const auto& one) { perform(one); }, node);
 }
 
-void SimDevice::perform(const KernelNode& node) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_.empty()) return;
+// Which bytes of outputs a kernel may read: those that the launches of its call wrote. What came
+// between, a call of something else or other arguments, begins a new call; a call that is repeated
+// as it was cannot be told from its own next kernel.
+uint8_t SimDevice::call_mark(const KernelNode& node) {
+  const templates::Op* const op = node.kernel->subject.op;
+  if (op == nullptr || op != last_call_.op || node.params != last_call_.params) {
+    constexpr uint8_t kLast = 255;
+    last_call_.mark =
+        last_call_.mark == kLast ? kFirstCallMark : static_cast<uint8_t>(last_call_.mark + 2);
+    last_call_.op = op;
+    last_call_.params = node.params;
   }
+  return last_call_.mark;
+}
+
+void SimDevice::perform(const KernelNode& node) {
   const SimKernel& kernel = *node.kernel;
   Launch launch;
   launch.program = kernel.program.get();
@@ -275,20 +427,21 @@ void SimDevice::perform(const KernelNode& node) {
   launch.dynamic_shared_bytes = node.dynamic_smem_bytes;
   launch.arena = &arena_;
   launch.sm_count = static_cast<uint32_t>(std::max(options_.gpu.sm_count, 1));
+  const uint8_t mark = call_mark(node);
   std::unique_ptr<Checker> checker;
   // Kernels of no op, as the tuner's own, are not what is looked into.
   if (options_.checking == Checking::on && kernel.subject.op != nullptr) {
     Subject subject = checker_subject(kernel.subject, kernel.program->entry, node.params);
-    if (!subject.views.empty()) {
-      subject.views.insert(subject.views.end(), kernel.variables.begin(), kernel.variables.end());
-    }
+    subject.views.insert(subject.views.end(), kernel.variables.views.begin(),
+                         kernel.variables.views.end());
+    subject.call_mark = mark;
     checker = std::make_unique<Checker>(arena_, launch, std::move(subject));
     launch.checker = checker.get();
   }
   const ExecuteOptions options{
       .threads = options_.threads,
-      .resident_ctas = uint64_t{launch.sm_count} *
-                       static_cast<uint64_t>(std::max(options_.gpu.max_ctas_per_sm, 1)),
+      .resident_ctas =
+          resident_ctas(kernel, static_cast<int>(node.threads), node.dynamic_smem_bytes),
       .limit = std::chrono::milliseconds(static_cast<int64_t>(options_.limit_s * 1000)),
       .source_line = template_line};
   ExecuteResult result = execute(launch, options);
@@ -306,6 +459,11 @@ void SimDevice::perform(const KernelNode& node) {
   if (failure_.empty()) failure_ = std::move(failure);
 }
 
+bool SimDevice::has_failed() const {
+  const std::lock_guard lock(mutex_);
+  return !failure_.empty();
+}
+
 void SimDevice::require_alive() const {
   const std::lock_guard lock(mutex_);
   if (!failure_.empty())
@@ -313,26 +471,44 @@ void SimDevice::require_alive() const {
          failure_);
 }
 
-void SimDevice::synchronize(Stream) { require_alive(); }
+// As with the driver, to wait for a stream that is being captured breaks the capture.
+void SimDevice::synchronize(Stream stream) {
+  {
+    const std::lock_guard lock(mutex_);
+    SimStream* const own = find_stream(stream);
+    if (own != nullptr && own->capture != CaptureState::none) {
+      own->capture = CaptureState::invalidated;
+      fail(Status::driver_error,
+           "The stream is being captured on {}: nothing may wait for it, and the capture is no "
+           "longer valid",
+           info_.id);
+    }
+  }
+  require_alive();
+}
 
 void SimDevice::begin_capture(Stream stream) {
-  auto* const own = static_cast<SimStream*>(stream);
-  if (own == nullptr || own->is_capturing)
+  const std::lock_guard lock(mutex_);
+  SimStream* const own = find_stream(stream);
+  if (own == nullptr || own->capture != CaptureState::none)
     fail(Status::bad_state, "A capture needs a stream of its own that is not being captured");
-  own->is_capturing = true;
+  own->capture = CaptureState::active;
 }
 
 std::unique_ptr<Graph> SimDevice::end_capture(Stream stream) {
-  auto* const own = static_cast<SimStream*>(stream);
-  if (own == nullptr || !own->is_capturing)
+  const std::lock_guard lock(mutex_);
+  SimStream* const own = find_stream(stream);
+  if (own == nullptr || own->capture == CaptureState::none)
     fail(Status::bad_state, "The stream is not being captured");
   auto graph = std::make_unique<SimGraph>();
   graph->nodes = std::exchange(own->captured, {});
-  own->is_capturing = false;
+  if (std::exchange(own->capture, CaptureState::none) == CaptureState::invalidated)
+    fail(Status::driver_error, "The capture of the stream was broken before it ended");
   return graph;
 }
 
 void SimDevice::launch_graph(Graph& graph, Stream stream) {
+  require_alive();
   for (const Node& node : static_cast<SimGraph&>(graph).nodes) submit(node, stream);
 }
 
@@ -349,7 +525,13 @@ std::unique_ptr<Device> open_sim_device(const SimOptions& options) {
 
 }  // namespace kiln::runtime::sim
 
-extern "C" __attribute__((visibility("default"))) kiln::runtime::Device* kiln_sim_open(
+extern "C" {
+
+__attribute__((visibility("default"))) const char* kiln_sim_build() { return kiln::kBuildId; }
+
+__attribute__((visibility("default"))) kiln::runtime::Device* kiln_sim_open(
     const kiln::runtime::sim::SimOptions* options) {
   return kiln::runtime::sim::open_sim_device(*options).release();
 }
+
+}  // extern "C"

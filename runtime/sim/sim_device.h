@@ -19,6 +19,10 @@ std::unique_ptr<Device> open_sim_device(const SimOptions& options);
 
 }  // namespace kiln::runtime::sim
 
-// What libkiln_sim.so exports. A Device to be owned by the caller; errors are thrown as
-// kiln::Error.
-extern "C" kiln::runtime::Device* kiln_sim_open(const kiln::runtime::sim::SimOptions* options);
+// What libkiln_sim.so exports.
+extern "C" {
+// The build that it belongs to; nothing else of it may be called when that is another one.
+const char* kiln_sim_build();
+// A Device to be owned by the caller; errors are thrown as kiln::Error.
+kiln::runtime::Device* kiln_sim_open(const kiln::runtime::sim::SimOptions* options);
+}

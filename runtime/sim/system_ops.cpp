@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <mutex>
+#include <optional>
 
 #include "runtime/sim/arena.h"
 #include "runtime/sim/binder.h"
@@ -14,9 +16,14 @@
 namespace kiln::runtime::sim {
 namespace {
 
+// The time of day as of the first question, and a clock that never goes back from there.
 uint64_t nanoseconds() {
+  using std::chrono::steady_clock;
+  using std::chrono::system_clock;
+  static const auto epoch =
+      system_clock::now().time_since_epoch() - steady_clock::now().time_since_epoch();
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::system_clock::now().time_since_epoch())
+                                   steady_clock::now().time_since_epoch() + epoch)
                                    .count());
 }
 
@@ -72,7 +79,6 @@ bool bind_clock(Binder& binder) {
 void trap(Warp&, const Instruction&, uint32_t mask) {
   throw Fault("the kernel executed trap", std::countr_zero(mask));
 }
-void ignore(Warp&, const Instruction&, uint32_t) {}
 
 // A byte of a generic address that the device runtime reads for itself.
 std::byte* reachable(Warp& warp, int lane, uint64_t address, uint64_t bytes) {
@@ -87,9 +93,12 @@ std::byte* reachable(Warp& warp, int lane, uint64_t address, uint64_t bytes) {
   throw Fault(fmt::format("printf reads the address {:#x}, which does not exist", address), lane);
 }
 
-std::string c_string(Warp& warp, int lane, uint64_t address) {
+// Up to its zero, or to `most` characters.
+std::string c_string(Warp& warp, int lane, uint64_t address, std::optional<int64_t> most = {}) {
+  constexpr int64_t kLongest = 4096;
+  const auto longest = static_cast<size_t>(std::min(most.value_or(kLongest), kLongest));
   std::string text;
-  for (constexpr size_t kLongest = 4096; text.size() < kLongest; ++address) {
+  for (; text.size() < longest; ++address) {
     const auto c = static_cast<char>(*reachable(warp, lane, address, 1));
     if (c == '\0') break;
     text += c;
@@ -97,93 +106,257 @@ std::string c_string(Warp& warp, int lane, uint64_t address) {
   return text;
 }
 
-// One conversion of a printf format with its argument, by the C library.
-std::string converted(Warp& warp, int lane, const std::string& spec, uint64_t& at) {
-  const char kind = spec.back();
-  const bool is_real = std::string_view("fFeEgGaA").find(kind) != std::string_view::npos;
-  const bool is_wide = is_real || kind == 's' || kind == 'p' || spec.find('l') != std::string::npos;
-  const uint64_t bytes = is_wide ? 8 : 4;
-  at = (at + bytes - 1) / bytes * bytes;
-  uint64_t bits = 0;
-  std::memcpy(&bits, reachable(warp, lane, at, bytes), bytes);
-  at += bytes;
-  char buffer[512];
-  int written = 0;
-  if (kind == 's') {
-    return c_string(warp, lane, bits);
-  } else if (is_real) {
-    written = std::snprintf(buffer, sizeof buffer, spec.c_str(), std::bit_cast<double>(bits));
-  } else if (is_wide) {
-    written = std::snprintf(buffer, sizeof buffer, spec.c_str(), bits);
-  } else {
-    written = std::snprintf(buffer, sizeof buffer, spec.c_str(), static_cast<uint32_t>(bits));
+// --- printf: the buffer holds the arguments as C promotes them, each aligned to its size.
+
+enum class Length : uint8_t { none, half, quarter, wide };  // h, hh; wide: l, ll, z, j, t, L
+
+struct Conversion {
+  std::string flags;
+  std::optional<int64_t> width, precision;
+  Length length = Length::none;
+  char kind = 'd';
+};
+
+// What C promises at least for one conversion; a wider one is a mistake, not a text.
+constexpr int64_t kWidestField = 4095;
+
+// Reads the conversions of one format, one after another, with their arguments.
+class Formatter {
+ public:
+  Formatter(Warp& warp, int lane, std::string format, uint64_t arguments)
+      : warp_(warp), lane_(lane), format_(std::move(format)), argument_(arguments) {}
+
+  std::string text() {
+    std::string result;
+    while (at_ < format_.size()) {
+      if (format_[at_] != '%') {
+        result += format_[at_++];
+      } else if (format_.compare(at_, 2, "%%") == 0) {
+        result += '%';
+        at_ += 2;
+      } else {
+        begin_ = at_++;
+        result += converted(conversion());
+        ++count_;
+      }
+    }
+    return result;
   }
-  return std::string(buffer, static_cast<size_t>(std::clamp(written, 0, 511)));
+  int32_t count() const { return count_; }
+
+ private:
+  [[noreturn]] void fail_at(std::string_view why) const {
+    throw Fault(fmt::format("printf cannot take \"{}\" of its format \"{}\": {}",
+                            format_.substr(begin_, at_ + 1 - begin_), format_, why),
+                lane_);
+  }
+
+  bool accept(std::string_view text) {
+    if (format_.compare(at_, text.size(), text) != 0) return false;
+    at_ += text.size();
+    return true;
+  }
+
+  template <class T>
+  T take() {
+    constexpr uint64_t kBytes = sizeof(T);
+    argument_ = (argument_ + kBytes - 1) / kBytes * kBytes;
+    T value{};
+    std::memcpy(&value, reachable(warp_, lane_, argument_, kBytes), kBytes);
+    argument_ += kBytes;
+    return value;
+  }
+
+  // A width or a precision: digits, or an argument of its own.
+  int64_t number() {
+    int64_t value = 0;
+    if (accept("*")) {
+      value = take<int32_t>();
+    } else {
+      for (; at_ < format_.size() && format_[at_] >= '0' && format_[at_] <= '9'; ++at_)
+        value = std::min(value * 10 + (format_[at_] - '0'), kWidestField + 1);
+    }
+    if (value > kWidestField || value < -kWidestField) {
+      fail_at(fmt::format("a field has at most {} characters", kWidestField));
+    }
+    return value;
+  }
+
+  Conversion conversion() {
+    Conversion result;
+    while (at_ < format_.size() &&
+           std::string_view("-+ #0").find(format_[at_]) != std::string::npos)
+      result.flags += format_[at_++];
+    if (const int64_t width = number(); width != 0) {
+      if (width < 0) result.flags += '-';
+      result.width = std::abs(width);
+    }
+    if (accept(".")) {
+      const int64_t precision = number();
+      if (precision >= 0) result.precision = precision;  // a negative one counts as left out
+    }
+    if (accept("hh")) {
+      result.length = Length::quarter;
+    } else if (accept("h")) {
+      result.length = Length::half;
+    } else if (accept("ll") || accept("l") || accept("z") || accept("j") || accept("t") ||
+               accept("L")) {
+      result.length = Length::wide;
+    }
+    if (at_ >= format_.size()) fail_at("it ends before it says what to print");
+    result.kind = format_[at_];
+    if (std::string_view("diouxXcspfFeEgGaA").find(result.kind) == std::string::npos)
+      fail_at("there is no such conversion on a GPU");
+    ++at_;
+    return result;
+  }
+
+  std::string converted(const Conversion& conversion) {
+    switch (conversion.kind) {
+      case 'd':
+      case 'i':
+        return print_as(conversion, "ll", static_cast<long long>(take_signed(conversion.length)));
+      case 'o':
+      case 'u':
+      case 'x':
+      case 'X':
+        return print_as(conversion, "ll",
+                        static_cast<unsigned long long>(take_unsigned(conversion.length)));
+      case 'c':
+        return print_as(conversion, "", static_cast<int>(take<int32_t>()));
+      case 's': {
+        const std::string text = c_string(warp_, lane_, take<uint64_t>(), conversion.precision);
+        return print_as(conversion, "", text.c_str());
+      }
+      case 'p':
+        return print_as(conversion, "", reinterpret_cast<void*>(take<uint64_t>()));
+      default:
+        return print_as(conversion, "", take<double>());
+    }
+  }
+
+  int64_t take_signed(Length length) {
+    if (length == Length::wide) return take<int64_t>();
+    const auto value = take<int32_t>();
+    if (length == Length::half) return static_cast<int16_t>(value);
+    return length == Length::quarter ? static_cast<int8_t>(value) : value;
+  }
+  uint64_t take_unsigned(Length length) {
+    if (length == Length::wide) return take<uint64_t>();
+    const auto value = take<uint32_t>();
+    if (length == Length::half) return static_cast<uint16_t>(value);
+    return length == Length::quarter ? static_cast<uint8_t>(value) : value;
+  }
+
+  // By the C library, with a format that is made here and fits the value.
+  template <class T>
+  static std::string print_as(const Conversion& conversion, std::string_view length, T value) {
+    std::string spec = "%" + conversion.flags;
+    if (conversion.width) spec += std::to_string(*conversion.width);
+    if (conversion.precision) spec += "." + std::to_string(*conversion.precision);
+    spec += length;
+    spec += conversion.kind;
+    const int size = std::snprintf(nullptr, 0, spec.c_str(), value);
+    if (size <= 0) return "";
+    std::string text(static_cast<size_t>(size) + 1, '\0');
+    std::snprintf(text.data(), text.size(), spec.c_str(), value);
+    text.pop_back();
+    return text;
+  }
+
+  Warp& warp_;
+  const int lane_;
+  const std::string format_;
+  uint64_t argument_;
+  size_t at_ = 0;
+  size_t begin_ = 0;  // of the conversion
+  int32_t count_ = 0;
+};
+
+// --- calls of the device runtime: rows are the places of the arguments, then of the results, in
+// local memory
+
+std::byte* call_param(Warp& warp, int lane, Row row, uint64_t bytes) {
+  const auto size = static_cast<uint64_t>(warp.cta->launch->program->local_bytes);
+  const uint64_t offset = *warp.row<uint64_t>(row);
+  if (offset > size || bytes > size - offset) {
+    throw Fault(fmt::format("an argument of the call does not have {} bytes of its own", bytes),
+                lane);
+  }
+  return warp.local + static_cast<uint64_t>(lane) * size + offset;
 }
 
+uint64_t call_argument(Warp& warp, int lane, Row row) {
+  uint64_t value = 0;
+  std::memcpy(&value, call_param(warp, lane, row, sizeof value), sizeof value);
+  return value;
+}
+
+// int vprintf(format, arguments)
 void print(Warp& warp, const Instruction& i, uint32_t mask) {
   static std::mutex mutex;
-  const auto size = static_cast<uint64_t>(warp.cta->launch->program->local_bytes);
   each_lane(mask, [&](int lane) {
-    std::byte* const local = warp.local + static_cast<uint64_t>(lane) * size;
-    const auto argument = [&](int index) {
-      uint64_t value = 0;
-      std::memcpy(&value, local + *warp.row<uint64_t>(i.rows[index]), sizeof value);
-      return value;
-    };
-    const std::string format = c_string(warp, lane, argument(0));
-    uint64_t at = argument(1);
-    std::string text;
-    int32_t count = 0;
-    for (size_t c = 0; c < format.size(); ++c) {
-      if (format[c] != '%') {
-        text += format[c];
-        continue;
-      }
-      const size_t end = format.find_first_of("diouxXfFeEgGaAcsp%", c + 1);
-      if (end == std::string::npos) break;
-      if (format[end] == '%') {
-        text += '%';
-      } else {
-        text += converted(warp, lane, format.substr(c, end - c + 1), at);
-        ++count;
-      }
-      c = end;
-    }
-    std::memcpy(local + *warp.row<uint64_t>(i.rows[2]), &count, sizeof count);
+    const uint64_t format = call_argument(warp, lane, i.rows[0]);
+    const uint64_t arguments = call_argument(warp, lane, i.rows[1]);
+    Formatter formatter(warp, lane, c_string(warp, lane, format), arguments);
+    const std::string text = formatter.text();
+    const int32_t count = formatter.count();
+    std::memcpy(call_param(warp, lane, i.rows[2], sizeof count), &count, sizeof count);
     const std::lock_guard lock(mutex);
     std::fwrite(text.data(), 1, text.size(), stdout);
   });
 }
 
+// void __assertfail(message, file, line, function, bytes of a character)
 void fail_assert(Warp& warp, const Instruction& i, uint32_t mask) {
   const int lane = std::countr_zero(mask);
-  const auto size = static_cast<uint64_t>(warp.cta->launch->program->local_bytes);
-  uint64_t message = 0;
-  std::memcpy(&message,
-              warp.local + static_cast<uint64_t>(lane) * size + *warp.row<uint64_t>(i.rows[0]),
-              sizeof message);
+  const uint64_t message = call_argument(warp, lane, i.rows[0]);
   throw Fault(fmt::format("the assertion \"{}\" failed", c_string(warp, lane, message)), lane);
+}
+
+struct RuntimeFunction {
+  std::string_view name;
+  size_t results;
+  size_t arguments;
+  Handler handler;
+};
+constexpr RuntimeFunction kRuntimeFunctions[] = {
+    {"vprintf", 1, 2, print},
+    {"__assertfail", 0, 5, fail_assert},
+};
+
+// (results), function, (arguments) with the lists optional
+bool bind_call(Binder& binder) {
+  const std::vector<Operand>& operands = binder.statement().operands;
+  size_t at = 0;
+  const auto list_length = [&] {
+    if (at >= operands.size() || operands[at].kind != Operand::Kind::group) return size_t{0};
+    return operands[at++].parts.size();
+  };
+  const size_t results = list_length();
+  if (at >= operands.size()) return false;
+  const std::string& name = operands[at++].name;
+  const size_t arguments = list_length();
+  for (const RuntimeFunction& function : kRuntimeFunctions) {
+    if (function.name != name) continue;
+    if (results != function.results || arguments != function.arguments) {
+      binder.unsupported(fmt::format("{} takes {} arguments and gives {} results; {} and {} came",
+                                     name, function.arguments, function.results, arguments,
+                                     results));
+    }
+    binder.instruction().handler = function.handler;
+    return true;
+  }
+  return false;
 }
 
 }  // namespace
 
 bool bind_system(Binder& binder) {
   Instruction& instruction = binder.instruction();
-  if (binder.op() == "call") {
-    for (const Operand& operand : binder.statement().operands) {
-      if (operand.name == "vprintf") instruction.handler = print;
-      if (operand.name == "__assertfail") instruction.handler = fail_assert;
-    }
-    return instruction.handler != nullptr;
-  }
+  if (binder.op() == "call") return bind_call(binder);
   if (binder.op() == "trap" || binder.op() == "brkpt") {
     instruction.handler = trap;
-    return true;
-  }
-  if (binder.op() == "nanosleep") {
-    binder.take("u32");
-    instruction.handler = ignore;
     return true;
   }
   return bind_clock(binder);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "jit/base/error.h"
 #include "templates/abi.h"
 
 namespace kiln::runtime::sim {
@@ -39,11 +40,20 @@ View argument_view(const templates::Op& op, const Arg& arg, const Sizes& sizes, 
 Subject checker_subject(const KernelSubject& subject, std::string_view kernel,
                         std::span<const std::byte> params) {
   Subject result{.kernel = std::string(kernel), .config = subject.config};
-  if (subject.op == nullptr) return result;
+  if (subject.op == nullptr) {
+    result.bounds = Bounds::everything;
+    return result;
+  }
   const templates::Op& op = *subject.op;
   result.op = op.name;
   const std::vector<Field> fields = templates::abi_fields(op);
-  if (params.size() < fields.size() * templates::kFieldBytes) return result;
+  const size_t struct_bytes = fields.size() * templates::kFieldBytes;
+  if (params.size() != struct_bytes) {
+    fail(Status::internal,
+         "The kernel {} of {} came with {} bytes of arguments; its struct has {}, so that what it "
+         "touches cannot be checked",
+         kernel, op.name, params.size(), struct_bytes);
+  }
 
   Sizes sizes = subject.fixed;
   for (size_t i = 0; i < fields.size(); ++i) {
@@ -70,6 +80,7 @@ Subject checker_subject(const KernelSubject& subject, std::string_view kernel,
                                 .begin = value,
                                 .dims = {field_value(params, i + 1)},
                                 .strides_bytes = {1},
+                                .may_read = false,
                                 .may_write = true});
         break;
       case FieldKind::struct_bytes:

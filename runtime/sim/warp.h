@@ -87,7 +87,12 @@ struct Launch {
 };
 
 struct Group {
-  enum class State : uint8_t { ready, at_rendezvous, at_barrier };
+  enum class State : uint8_t {
+    ready,
+    at_rendezvous,
+    entering,   // a barrier, which waits for the other lanes of the warp
+    at_barrier  // with its warp, and waits for other warps
+  };
   uint32_t pc = 0;
   uint32_t mask = 0;
   State state = State::ready;
@@ -95,6 +100,10 @@ struct Group {
 };
 
 class Cta;
+
+// Of polls that found what the same poll had found before; so many in a row end a turn.
+inline constexpr uint32_t kIdlePollsOfTurn = 32;
+inline constexpr uint64_t kIdlePollsOfSleep = 8;  // for how many nanosleep counts
 
 class Warp {
  public:
@@ -114,14 +123,38 @@ class Warp {
   const Instruction* current = nullptr;
   uint64_t instructions = 0;  // executed, for figures and the watchdog
   uint64_t mmas = 0;
+  uint64_t slice_end = 0;      // of `instructions`, when others have their turn
   std::byte* local = nullptr;  // local_bytes a lane
+
+  // What the last polls of an instruction and its lanes found.
+  struct Poll {
+    uint64_t key = 0;
+    uint64_t found = 0;
+  };
+  std::array<Poll, 8> polls{};
+  uint32_t idle_polls = 0;  // in a row
+  bool pauses = false;      // ended its slice early
+
+  void pause() {
+    slice_end = instructions;
+    pauses = true;
+  }
 };
 
+// Tells that lanes saw `found`, a digest, with a strong access that changed nothing. Who sees the
+// same again and again waits for others, and gives them their turn.
+void note_poll(Warp& warp, const Instruction& instruction, uint32_t mask, Space space,
+               uint64_t found);
+void note_progress(Warp& warp, Space space);
+
+// Counts whole warps: a warp arrives once all its lanes that have not exited are there, and counts
+// as 32 threads however many these are.
 struct Barrier {
-  uint32_t arrived = 0;   // threads
-  uint32_t expected = 0;  // 0: all threads of the CTA
-  uint32_t came_by = 0;   // of the arrived, those that did not wait
-  uint32_t ones = 0;      // of bar.red
+  uint32_t arrived = 0;                  // threads
+  uint32_t expected = 0;                 // 0: all warps of the CTA that have not exited
+  BarrierKind kind = BarrierKind::sync;  // of the first arrival
+  uint32_t lanes = 0;                    // that arrived
+  uint32_t ones = 0;                     // of these, those whose predicate of bar.red holds
 };
 
 // Lanes that a barrier lets go.
@@ -140,6 +173,9 @@ class Cta {
   std::vector<std::byte> shared;
   std::array<Barrier, 16> barriers;
   uint32_t live_threads = 0;
+  uint32_t live_warps = 0;
+  uint64_t idle_polls = 0;               // of global memory, in a row
+  uint64_t patience = kIdlePollsOfTurn;  // so many, and another CTA has its turn
   CtaChecker* checker = nullptr;
 };
 

@@ -183,8 +183,7 @@ TEST_F(DamageTest, SideFilesAreMovedAlong) {
 // opening.
 TEST_F(DamageTest, DamageFoundWhileReadingIsPutAsideAtTheNextOpening) {
   write_sample();
-  const std::string bytes = damaged_decisions();
-  write_file(path_, bytes);
+  write_file(path_, damaged_decisions());
   {
     auto store = open();
     EXPECT_TRUE(store->warnings().empty());
@@ -197,7 +196,7 @@ TEST_F(DamageTest, DamageFoundWhileReadingIsPutAsideAtTheNextOpening) {
     EXPECT_FALSE(store->put(sample_result("b")));
     EXPECT_EQ(store->warnings().size(), 1u);
   }
-  expect_fresh_store_after_quarantine(bytes);
+  expect_fresh_store_after_quarantine(read_file(path_));
 }
 
 TEST_F(DamageTest, PageThatTurnsBadAfterOpeningIsPutAsideAtTheNextOpening) {

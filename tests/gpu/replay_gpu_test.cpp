@@ -185,6 +185,23 @@ TEST_F(Replay, FirstCallUnderCaptureIsRefusedAndTheCaptureSurvives) {
   replay_and_check(*graph);
 }
 
+TEST_F(Replay, SessionOpenedPreparedAndClosedDuringACaptureLeavesItValid) {
+  ASSERT_EQ(kiln_prepare(session_, nullptr, nullptr, nullptr), KILN_OK) << kiln_last_error();
+  make_ops();
+  device_->begin_capture(stream_);
+  kiln_options options{};
+  options.size = sizeof(options);
+  options.store = ":memory:";
+  kiln_session* other = nullptr;
+  ASSERT_EQ(kiln_open(&options, &other), KILN_OK) << kiln_last_error();
+  EXPECT_EQ(kiln_prepare(other, nullptr, nullptr, nullptr), KILN_OK) << kiln_last_error();
+  EXPECT_EQ(kiln_close(other), KILN_OK) << kiln_last_error();
+  EXPECT_EQ(device_->capture_state(stream_), runtime::CaptureState::active);
+  for (const auto& op : ops_) EXPECT_EQ(op->call(stream_), KILN_OK) << kiln_last_error();
+  const auto graph = device_->end_capture(stream_);
+  replay_and_check(*graph);
+}
+
 TEST_F(Replay, FirstCallOutsideCaptureCompilesOnce) {
   make_ops();
   for (const auto& op : ops_) op->set_contents(0);

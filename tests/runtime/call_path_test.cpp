@@ -206,13 +206,9 @@ TEST_F(CallPath, OneDevice) {
   expect_nothing(counts_of([&] { good = served.call_all(nullptr); }), "no context is current");
   EXPECT_TRUE(good) << kiln_last_error();
 
-  CUcontext context = nullptr;
-  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cuCtxPushCurrent(context), CUDA_SUCCESS);
+  const CurrentContext context;
   expect_nothing(counts_of([&] { good = served.call_all(nullptr); }), "its context is current");
   EXPECT_TRUE(good) << kiln_last_error();
-  cuCtxPopCurrent(nullptr);
-  cuDevicePrimaryCtxRelease(0);
 }
 
 TEST_F(CallPath, TwoDevicesInTurn) {
@@ -228,9 +224,7 @@ TEST_F(CallPath, TwoDevicesInTurn) {
 
 TEST_F(CallPath, UnderCapture) {
   const Served served = serve("cuda:0");
-  CUcontext context = nullptr;
-  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cuCtxPushCurrent(context), CUDA_SUCCESS);
+  const CurrentContext context;
   for (const CUstreamCaptureMode mode :
        {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL}) {
     CUstream stream = nullptr;
@@ -246,8 +240,6 @@ TEST_F(CallPath, UnderCapture) {
     cuGraphDestroy(graph);
     cuStreamDestroy(stream);
   }
-  cuCtxPopCurrent(nullptr);
-  cuDevicePrimaryCtxRelease(0);
 }
 
 // The kernel ends a thread in strict mode at its first system call other than read, write and exit.

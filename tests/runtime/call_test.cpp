@@ -35,9 +35,7 @@ class CallTest : public RuntimeTest {
 };
 
 TEST_F(CallTest, KernelsReceiveTheStructAndTheStream) {
-  CUcontext context = nullptr;
-  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cuCtxPushCurrent(context), CUDA_SUCCESS);
+  const CurrentContext context;
   CUstream stream = nullptr;
   ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   const StagedRowsArgs args = staged_rows_args(100);
@@ -56,8 +54,6 @@ TEST_F(CallTest, KernelsReceiveTheStructAndTheStream) {
   EXPECT_EQ(std::memcmp(first.params, &args, sizeof args), 0);
   EXPECT_EQ(first.param, &args);  // no copy on the way
   cuStreamDestroy(stream);
-  cuCtxPopCurrent(nullptr);
-  cuDevicePrimaryCtxRelease(0);
 }
 
 TEST_F(CallTest, SizesOutOfRange) {
@@ -182,6 +178,26 @@ TEST(CallChecks, OutputsWithMoreStridesThanTheCheckKnowsAreADefect) {
     EXPECT_EQ(error.status(), Status::internal);
     expect_contains(error.what(), "staged_rows: the output out has 3 strides");
   }
+}
+
+TEST(CallChecks, ArgumentOfOtherShapesHasToBeNull) {
+  templates::Op op = staged_rows();
+  op.args[1].only_in = {.symbol = "format", .values = {1}};
+  op.args[1].presence = templates::Presence::required;
+  StagedRowsArgs args = staged_rows_args(8);
+  std::array<int64_t, kMaxFields> storage;
+  const CallChecks plain(op, {{"format", 0}, {"C", 64}});
+  const CallChecks packed(op, {{"format", 1}, {"C", 64}});
+  const auto text = [&](const CallChecks& checks) {
+    return checks.explain(checks.view(&args, storage.data()));
+  };
+  EXPECT_EQ(text(plain), "");
+  expect_contains(text(packed), "scale is NULL, but it is required");
+  args.scale = reinterpret_cast<const void*>(0x40000);
+  args.scale_stride = 64;
+  EXPECT_EQ(text(packed), "");
+  expect_contains(text(plain),
+                  "scale is 0x40000, but it must be NULL: it is used only with format packed");
 }
 
 TEST_F(CallTest, StridesBeyond32BitsAreLegal) {

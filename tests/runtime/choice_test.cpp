@@ -43,7 +43,10 @@ class ChoiceTest : public testing::Test {
                             .card = "Seed Card"}};
     ASSERT_TRUE(store_->put(stale));
   }
-  Choice choice() { return choose(*store_, staged_rows(), fixed_, bucket_, fake_gpu(0)); }
+  Choice choice() {
+    TodaysPlans plans(fake_gpu(0));
+    return choose(*store_, staged_rows(), fixed_, bucket_, plans);
+  }
 
   const templates::Sizes fixed_{{"format", 0}, {"C", 64}};
   const templates::Sizes bucket_{{"T", 256}};

@@ -15,12 +15,14 @@ class PlanRecordTest : public testing::Test {
     }
     return plan_record(staged_rows(), fixed_, config_, gpu_.arch(), launches_, keys);
   }
-  bool current(const cache::PlanRecord& plan) { return plans_.has(plan, staged_rows(), fixed_); }
+  bool current(const cache::PlanRecord& plan) {
+    return plans_.has(plan, staged_rows(), fixed_, gpu_.sm());
+  }
 
   const Gpu& gpu_ = fake_gpu(0);
   const templates::Sizes fixed_{{"format", 0}, {"C", 64}};
   const templates::Config config_{{"rows_per_cta", 4}, {"splits", 2}};
-  TodaysPlans plans_{gpu_, gpu_.arch()};
+  TodaysPlans plans_{gpu_};
   templates::LaunchPlan launches_ = staged_rows().plan(fixed_, config_, gpu_);
 };
 
@@ -59,15 +61,15 @@ TEST_F(PlanRecordTest, CurrentIsWhatItsConfigMeansToday) {
 }
 
 TEST_F(PlanRecordTest, PlanOfAnotherArchIsNotCurrentHere) {
-  TodaysPlans there(fake_gpu(1), fake_gpu(1).arch());
-  EXPECT_FALSE(there.has(record(), staged_rows(), fixed_));
+  TodaysPlans there(fake_gpu(1));
+  EXPECT_FALSE(there.has(record(), staged_rows(), fixed_, fake_gpu(1).sm()));
 }
 
 TEST_F(PlanRecordTest, TodaysPlansAreMadeOnceAndAreThoseThatAreRecorded) {
-  const cache::PlanRecord& made = plans_.plan(staged_rows(), fixed_, config_);
+  const cache::PlanRecord& made = plans_.plan(staged_rows(), fixed_, config_, gpu_.sm());
   EXPECT_EQ(made.id, record().id);
-  EXPECT_EQ(&plans_.plan(staged_rows(), fixed_, config_), &made);
-  EXPECT_NE(plans_.plan(staged_rows(), {{"format", 0}, {"C", 32}}, config_).id, made.id);
+  EXPECT_EQ(&plans_.plan(staged_rows(), fixed_, config_, gpu_.sm()), &made);
+  EXPECT_NE(plans_.plan(staged_rows(), {{"format", 0}, {"C", 32}}, config_, gpu_.sm()).id, made.id);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "tests/runtime/runtime_testing.h"
 
+#include <cuda.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -241,6 +242,18 @@ void seed_decision(cache::Store& store, const Gpu& gpu, const Decided& decided) 
     result.verifications = {verification};
   }
   ASSERT_TRUE(store.put(result));
+}
+
+CurrentContext::CurrentContext() {
+  CUcontext context = nullptr;
+  EXPECT_EQ(cuInit(0), CUDA_SUCCESS);
+  EXPECT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxPushCurrent(context), CUDA_SUCCESS);
+}
+
+CurrentContext::~CurrentContext() {
+  cuCtxPopCurrent(nullptr);
+  cuDevicePrimaryCtxRelease(0);
 }
 
 void RuntimeTest::SetUp() {

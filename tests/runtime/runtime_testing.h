@@ -100,6 +100,15 @@ void seed_decision(cache::Store& store, const Gpu& gpu, const Decided& decided);
 // The GPUs as the fake driver shows them: 0 an A100, 1 an RTX 3090.
 const Gpu& fake_gpu(int device);
 
+// The primary context of device 0, current for this thread as in a serving process.
+class CurrentContext {
+ public:
+  CurrentContext();
+  ~CurrentContext();
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+};
+
 class RuntimeTest : public testing::Test {
  protected:
   void SetUp() override;

@@ -677,9 +677,7 @@ TEST_F(SessionTest, FirstCallOfAnUnpreparedPlanPreparesIt) {
 TEST_F(SessionTest, FirstCallUnderCaptureIsRefusedAndLeavesTheCaptureValid) {
   kiln_session* session = open();
   kiln_plan* combine = plan(session, "combine_topk_swa", kCombineShape);
-  CUcontext context = nullptr;
-  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cuCtxPushCurrent(context), CUDA_SUCCESS);
+  const CurrentContext context;
   CUstream stream = nullptr;
   ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   ASSERT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
@@ -705,16 +703,11 @@ TEST_F(SessionTest, FirstCallUnderCaptureIsRefusedAndLeavesTheCaptureValid) {
   cuGraphExecDestroy(exec);
   cuGraphDestroy(graph);
   cuStreamDestroy(stream);
-  cuCtxPopCurrent(nullptr);
-  cuDevicePrimaryCtxRelease(0);
 }
 
 // kiln.h: whatever is no op call is legal beside any capture and leaves it valid.
 TEST_F(SessionTest, LifeCycleLeavesCapturesValid) {
-  CUcontext context = nullptr;
-  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cuCtxPushCurrent(context), CUDA_SUCCESS);
+  const CurrentContext context;
   for (const unsigned flags : {CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING}) {
     CUstream stream = nullptr;
     ASSERT_EQ(cuStreamCreate(&stream, flags), CUDA_SUCCESS);
@@ -741,8 +734,6 @@ TEST_F(SessionTest, LifeCycleLeavesCapturesValid) {
     cuGraphDestroy(graph);
     cuStreamDestroy(stream);
   }
-  cuCtxPopCurrent(nullptr);
-  cuDevicePrimaryCtxRelease(0);
 }
 
 TEST_F(SessionTest, SupportIsAnsweredWithAReason) {

@@ -115,8 +115,46 @@ TEST_F(Views, AnInputIsNotWritten) {
 
 TEST_F(Views, AnOutputIsNotRead) {
   views_[0].may_read = false;
-  expect_one(Kind::read_of_output, load(0), {memory_});
+  EXPECT_EQ(expect_one(Kind::read_of_output, load(0), {memory_}).what,
+            "reads 4 bytes of the output `x` that this call has not written");
+  expect_one(Kind::read_of_output, "red.global.add.u32 [%d0+256], 1;\n", {memory_});
+  expect_one(Kind::read_of_output, "st.global.u32 [%d0+256], 1;\nld.global.u64 %d11, [%d0+256];\n",
+             {memory_});
   expect_clean("st.global.u32 [%d0+260], 1;\n", {memory_});
+}
+
+TEST_F(Views, WhatTheCallItselfWroteOfAnOutputIsRead) {
+  views_[0].may_read = false;
+  block_ = 1;
+  const std::string zero = "st.global.u32 [%d0+256], 0;\n";
+  const std::string add = "red.global.add.u32 [%d0+256], 1;\n";
+  expect_clean(zero + add + add + load(0), {memory_});
+  expect_clean(add + load(0), {memory_});  // the next launch of the same call
+
+  const std::vector<uint32_t> poison{0x5a5a5a5a};
+  arena_.copy_in(memory_ + 256, poison.data(), 4);
+  expect_one(Kind::read_of_output, add, {memory_});
+
+  expect_clean(zero, {memory_});
+  call_mark_ += 2;  // the next call finds what is left of the last one
+  expect_one(Kind::read_of_output, load(0), {memory_});
+  expect_clean(zero + load(0), {memory_});
+}
+
+TEST_F(Views, AnotherViewMayPermitWhatAnOutputDoesNot) {
+  views_[0].may_read = false;
+  views_.push_back({.name = "y",
+                    .begin = memory_ + 256,
+                    .element_bytes = 4,
+                    .dims = {3, 5},
+                    .strides_bytes = {32, 4}});
+  expect_clean(load(0), {memory_});
+}
+
+TEST_F(Views, WithoutATensorNothingMayBeTouched) {
+  const Checker none(arena_, Launch{}, Subject{.op = "op"});
+  views_ = {{.name = "x", .begin = 0, .dims = {0}, .strides_bytes = {1}}};
+  expect_one(Kind::outside, load(0), {memory_});
 }
 
 TEST_F(Views, ReadOnlyAndWritableViewsMayOverlap) {
@@ -497,6 +535,53 @@ TEST_F(Blocks, OwnPlacesDoNotRace) {
   expect_clean("ld.global.u32 %r12, [%d0];\n", {memory_});
 }
 
+TEST_F(Blocks, NeighbouringBytesOfOneWordDoNotRaceInAnyOrder) {
+  block_ = 1;
+  const std::string own = "mad.wide.u32 %d11, %r1, 2, %d0;\nadd.u64 %d12, %d0, 2;\n";
+  const std::string read = "ld.global.u16 %r12, [%d11];\n";
+  const std::string write = "st.global.u16 [%d11], %r1;\n";
+  expect_clean(own + read + write, {memory_});
+  expect_clean(own + write + read + write, {memory_});
+  expect_clean(own + read + write + read + write, {memory_});
+  // The bytes that both read are others than those that the second one writes.
+  grid_ = 2;
+  const std::string first = "setp.eq.u32 %p1, %r1, 0;\n";
+  const std::string second_writes = "@!%p1 st.global.u16 [%d12], 5;\n";
+  expect_clean(own + first + "ld.global.u16 %r12, [%d0];\n@!%p1 ld.global.u16 %r13, [%d12];\n" +
+                   second_writes,
+               {memory_});
+  expect_clean(own + first + "@!%p1 ld.global.u16 %r13, [%d12];\nld.global.u16 %r12, [%d0];\n" +
+                   second_writes,
+               {memory_});
+  // And one byte of those that it writes.
+  expect_one(Kind::global_race,
+             own + first + "@%p1 ld.global.u8 %r12, [%d0+3];\n@!%p1 ld.global.u16 %r12, [%d0];\n" +
+                 second_writes,
+             {memory_});
+  expect_one(Kind::global_race,
+             own + first + "@%p1 ld.global.u32 %r12, [%d0];\n@!%p1 ld.global.u16 %r12, [%d0];\n" +
+                 "@!%p1 ld.global.u16 %r12, [%d12];\n" + second_writes,
+             {memory_});
+}
+
+TEST_F(Blocks, StrongAccessesToOneHalfAndWeakOnesToTheOtherDoNotMix) {
+  block_ = 1;
+  grid_ = 2;
+  const std::string first = "setp.eq.u32 %p1, %r1, 0;\n";
+  const std::string strong = "ld.relaxed.gpu.global.u16 %r12, [%d0];\n";
+  const std::string weak = "ld.global.u16 %r12, [%d0+2];\n";
+  const std::string other = "@!%p1 st.relaxed.gpu.global.u16 [%d0], %r1;\n";
+  expect_clean(first + "@%p1 " + strong + "@%p1 " + weak + other, {memory_});
+  expect_clean(first + "@%p1 " + weak + "@%p1 " + strong + other, {memory_});
+  expect_clean(first +
+                   "@%p1 st.relaxed.gpu.global.u16 [%d0], 1;\n@%p1 st.global.u16 [%d0+2], 1;\n" +
+                   "@!%p1 " + strong,
+               {memory_});
+  // A flag of which the one that writes it reads its own value.
+  expect_clean(first + "@%p1 " + strong + "@!%p1 ld.global.u16 %r12, [%d0];\n" + other, {memory_});
+  expect_one(Kind::global_race, first + "@%p1 ld.global.u16 %r12, [%d0];\n" + other, {memory_});
+}
+
 TEST_F(Blocks, AtomicsDoNotRaceUnlessTheirScopeIsTheBlock) {
   expect_clean("red.global.add.u32 [%d0], 1;\nld.relaxed.gpu.global.u32 %r11, [%d0];\n", {memory_});
   expect_one(Kind::global_race, "red.cta.global.add.u32 [%d0], 1;\n", {memory_});
@@ -560,6 +645,55 @@ TEST_F(Blocks, WhatIsWrittenAfterTheReleaseIsNotOrdered) {
   EXPECT_EQ(report.address, memory_ + 4);
 }
 
+TEST_F(Blocks, PollingUsesUpNoClock) {
+  block_ = 1;
+  host_threads_ = 1;
+  // The second block polls 300,000 times what was released once, and then writes; the third one
+  // waits for it, but not so that it would be ordered.
+  const auto body = [](int polls) {
+    return fmt::format(
+        "setp.eq.u32 %p1, %r1, 0;\n@%p1 st.release.gpu.global.u32 [%d1], 1;\n@%p1 bra done;\n"
+        "setp.eq.u32 %p1, %r1, 2;\n@%p1 bra third;\nmov.u32 %r12, 0;\n"
+        "poll:\nld.acquire.gpu.global.u32 %r11, [%d1];\nadd.u32 %r12, %r12, 1;\n"
+        "setp.lt.u32 %p2, %r12, {};\n@%p2 bra poll;\nst.global.u32 [%d0], 1;\n"
+        "st.relaxed.gpu.global.u32 [%d1+4], 1;\nbra done;\n"
+        "third:\nld.relaxed.gpu.global.u32 %r11, [%d1+4];\nsetp.eq.u32 %p2, %r11, 0;\n"
+        "@%p2 bra third;\nld.global.u32 %r11, [%d0];\ndone:\n",
+        polls);
+  };
+  expect_one(Kind::global_race, body(300'000), {memory_, count_});
+}
+
+TEST_F(Blocks, AClockThatIsUsedUpIsSaid) {
+  block_ = 1;
+  grid_ = 2;
+  const Outcome outcome = tile(
+      "setp.ne.u32 %p1, %r1, 0;\n@%p1 bra done;\nmov.u32 %r12, 0;\n"
+      "again:\nst.release.gpu.global.u32 [%d1], 1;\nadd.u32 %r12, %r12, 1;\n"
+      "setp.lt.u32 %p2, %r12, 270000;\n@%p2 bra again;\ndone:\nld.shared.u32 %r11, [%r8];\n",
+      {memory_, count_});
+  EXPECT_NE(outcome.summary.find("its clock was used up"), std::string::npos) << outcome.summary;
+}
+
+TEST_F(Blocks, WhatAFenceReleasedReachesEveryAddressItIsGivenTo) {
+  // The first block hands on by two addresses, one of which the second block uses between.
+  block_ = 1;
+  const auto body = [](const std::string& address) {
+    return "setp.eq.u32 %p1, %r1, 0;\nsetp.eq.u32 %p2, %r1, 1;\n@%p1 bra first;\n@%p2 bra second;\n"
+           "third:\nld.acquire.gpu.global.u32 %r11, [%d1+" +
+           address +
+           "];\nsetp.lt.u32 %p3, %r11, 2;\n@%p3 bra third;\nld.global.u32 %r12, [%d0];\n"
+           "ld.global.u32 %r12, [%d0+4];\nbra done;\n"
+           "first:\nst.global.u32 [%d0], 5;\nmembar.gl;\nred.global.add.u32 [%d1], 1;\n"
+           "red.global.add.u32 [%d1+4], 1;\nbra done;\n"
+           "second:\nst.global.u32 [%d0+4], 5;\nmembar.gl;\nred.global.add.u32 [%d1], 1;\n"
+           "red.global.add.u32 [%d1+4], 1;\ndone:\n";
+  };
+  expect_clean(body("0"), {memory_, count_});
+  arena_.fill(count_, 0, 64);
+  expect_clean(body("4"), {memory_, count_});
+}
+
 TEST_F(Blocks, AKernelBoundaryOrders) {
   expect_clean("mad.wide.u32 %d11, %r1, 4, %d0;\nst.global.u32 [%d11], %r1;\n", {memory_});
   expect_clean(
@@ -571,6 +705,9 @@ TEST_F(Blocks, TheReadOnlyPathDoesNotSeeWritesOfTheSameLaunch) {
   const std::string own = "mad.wide.u32 %d11, %r1, 4, %d0;\nst.global.u32 [%d11], 1;\n";
   expect_one(Kind::stale_read, own + "ld.global.nc.u32 %r11, [%d11];\n", {memory_});
   expect_clean(own + "ld.global.nc.u32 %r11, [%d1];\n", {memory_, count_});
+  grid_ = 1;
+  expect_one(Kind::stale_read, own + "ld.global.nc.u32 %r11, [%d11];\n", {memory_});
+  expect_clean(own + "ld.global.nc.u32 %r11, [%d11+4];\n", {memory_});
 }
 
 // --- barriers and reports

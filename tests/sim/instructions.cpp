@@ -23,19 +23,6 @@ std::vector<std::string> words(const std::string& text) {
   return result;
 }
 
-int bits_of(const std::string& type) {
-  if (type == "pred") return 1;
-  if (type == "f16x2" || type == "bf16x2") return 32;
-  return std::stoi(type.substr(type.find_first_of("0123456789")));
-}
-
-uint64_t mix(uint64_t value) {  // splitmix64
-  value += 0x9e3779b97f4a7c15;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-  return value ^ (value >> 31);
-}
-
 std::vector<uint64_t> float_pool(int exponent_bits, int mantissa_bits, int random) {
   const uint64_t one = 1;
   const int bits = 1 + exponent_bits + mantissa_bits;
@@ -64,7 +51,8 @@ std::vector<uint64_t> float_pool(int exponent_bits, int mantissa_bits, int rando
   both(((bias - 1) << mantissa_bits) | (one << (mantissa_bits - 1)));
   both((bias + static_cast<uint64_t>(mantissa_bits)) << mantissa_bits);
   for (int i = 0; i < random; ++i) {
-    const uint64_t draw = mix(static_cast<uint64_t>(i) * 977 + static_cast<uint64_t>(bits));
+    const uint64_t draw =
+        operand_draw(static_cast<uint64_t>(i) * 977 + static_cast<uint64_t>(bits));
     pool.push_back(draw & ((sign - 1) | sign));
     // Near one, where sums and products are interesting.
     const uint64_t exponent = bias - 4 + draw % 9;
@@ -84,7 +72,8 @@ std::vector<uint64_t> integer_pool(int bits, int random) {
   pool.push_back(0xffff & all);
   pool.push_back(0x8000 & all);
   for (int i = 0; i < random; ++i) {
-    const uint64_t draw = mix(static_cast<uint64_t>(i) + static_cast<uint64_t>(bits) * 131);
+    const uint64_t draw =
+        operand_draw(static_cast<uint64_t>(i) + static_cast<uint64_t>(bits) * 131);
     pool.push_back(draw & all);
     pool.push_back((draw >> (draw % 61)) & all);
   }
@@ -92,21 +81,20 @@ std::vector<uint64_t> integer_pool(int bits, int random) {
   return pool;
 }
 
-std::vector<uint64_t> pool_of(const std::string& type, int random) {
-  if (type == "pred") return {0, 1};
-  if (type == "f32") return float_pool(8, 23, random);
-  if (type == "f64") return float_pool(11, 52, random);
-  if (type == "f16") return float_pool(5, 10, random);
-  if (type == "bf16") return float_pool(8, 7, random);
-  if (type == "f16x2" || type == "bf16x2") {
-    const std::vector<uint64_t> halves =
-        type == "f16x2" ? float_pool(5, 10, random) : float_pool(8, 7, random);
-    std::vector<uint64_t> pool;
-    for (size_t i = 0; i < halves.size(); ++i)
-      pool.push_back(halves[i] | halves[(i * 7 + 3) % halves.size()] << 16);
-    return pool;
-  }
-  return integer_pool(bits_of(type), random);
+// From -pi to pi, both included, and what is small.
+std::vector<uint64_t> angle_pool(int random) {
+  std::vector<uint64_t> pool;
+  const auto both = [&](float value) {
+    pool.push_back(std::bit_cast<uint32_t>(value));
+    pool.push_back(std::bit_cast<uint32_t>(-value));
+  };
+  for (const float value : {0.0F, 0x1p-149F, 0x1p-126F, 0x1p-40F, 0x1p-12F, 0.5F, 1.0F, 2.0F, 3.0F})
+    both(value);
+  for (int quarter = 1; quarter <= 4; ++quarter)
+    both(std::min(static_cast<float>(quarter) * 0.78539816F, 3.14159250F));
+  for (int i = 0; i < random; ++i)
+    both(static_cast<float>(operand_draw(static_cast<uint64_t>(i)) >> 40) * 0x1p-24F * 3.14159250F);
+  return pool;
 }
 
 std::string register_name(const std::string& type, char letter) {
@@ -114,7 +102,7 @@ std::string register_name(const std::string& type, char letter) {
 }
 std::string register_type(const std::string& type) {
   if (type == "pred") return "pred";
-  return fmt::format("b{}", std::max(bits_of(type), 16));
+  return fmt::format("b{}", std::max(operand_bits(type), 16));
 }
 
 void add(std::vector<InstructionCase>& list, const std::string& text, const std::string& types) {
@@ -266,6 +254,10 @@ void add_approximate(std::vector<InstructionCase>& list) {
   add_near(list, "lg2.approx.f32 D, A", "f32 f32", 8);
   list.back().absolute = 0x1p-21;  // near 1
   add_near(list, "tanh.approx.f32 D, A", "f32 f32", 16384);
+  for (const char* name : {"sin.approx", "cos.approx", "sin.approx.ftz", "cos.approx.ftz"}) {
+    add_near(list, fmt::format("{}.f32 D, A", name), "f32 angle", 0);
+    list.back().absolute = 0x1p-20;
+  }
 }
 
 void add_conversions(std::vector<InstructionCase>& list) {
@@ -275,7 +267,7 @@ void add_conversions(std::vector<InstructionCase>& list) {
       if (std::string(to) == from) continue;
       add(list, fmt::format("cvt.{}.{} D, A", to, from), fmt::format("{} {}", to, from));
       // Legal where a value may not fit.
-      const bool fits = (bits_of(to) > bits_of(from)) && (from[0] == 'u' || to[0] == 's');
+      const bool fits = (operand_bits(to) > operand_bits(from)) && (from[0] == 'u' || to[0] == 's');
       if (!fits)
         add(list, fmt::format("cvt.sat.{}.{} D, A", to, from), fmt::format("{} {}", to, from));
     }
@@ -343,6 +335,37 @@ void add_warp(std::vector<InstructionCase>& list) {
 
 }  // namespace
 
+uint64_t operand_draw(uint64_t index) {  // splitmix64
+  uint64_t value = index + 0x9e3779b97f4a7c15;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+  return value ^ (value >> 31);
+}
+
+int operand_bits(const std::string& type) {
+  if (type == "pred") return 1;
+  if (type == "f16x2" || type == "bf16x2" || type == "angle") return 32;
+  return std::stoi(type.substr(type.find_first_of("0123456789")));
+}
+
+std::vector<uint64_t> operand_pool(const std::string& type, int random) {
+  if (type == "pred") return {0, 1};
+  if (type == "angle") return angle_pool(random);
+  if (type == "f32") return float_pool(8, 23, random);
+  if (type == "f64") return float_pool(11, 52, random);
+  if (type == "f16") return float_pool(5, 10, random);
+  if (type == "bf16") return float_pool(8, 7, random);
+  if (type == "f16x2" || type == "bf16x2") {
+    const std::vector<uint64_t> halves =
+        type == "f16x2" ? float_pool(5, 10, random) : float_pool(8, 7, random);
+    std::vector<uint64_t> pool;
+    for (size_t i = 0; i < halves.size(); ++i)
+      pool.push_back(halves[i] | halves[(i * 7 + 3) % halves.size()] << 16);
+    return pool;
+  }
+  return integer_pool(operand_bits(type), random);
+}
+
 std::vector<InstructionCase> instruction_cases() {
   std::vector<InstructionCase> list;
   add_warp(list);
@@ -376,20 +399,20 @@ std::string instruction_ptx(const InstructionCase& one) {
     loads += fmt::format("  ld.global.b64 %v, [%r{}];\n", letter);
     if (types[i] == "pred") {
       loads += fmt::format("  setp.ne.s64 {}, %v, 0;\n", name);
-    } else if (bits_of(types[i]) == 64) {
+    } else if (operand_bits(types[i]) == 64) {
       loads += fmt::format("  mov.b64 {}, %v;\n", name);
     } else {
-      loads += fmt::format("  cvt.u{}.u64 {}, %v;\n", std::max(bits_of(types[i]), 16), name);
+      loads += fmt::format("  cvt.u{}.u64 {}, %v;\n", std::max(operand_bits(types[i]), 16), name);
     }
   }
   const std::string result = register_name(types[0], 'D');
   std::string store;
   if (types[0] == "pred") {
     store = fmt::format("  selp.b64 %v, 1, 0, {};\n", result);
-  } else if (bits_of(types[0]) == 64) {
+  } else if (operand_bits(types[0]) == 64) {
     store = fmt::format("  mov.b64 %v, {};\n", result);
   } else {
-    store = fmt::format("  cvt.u64.u{} %v, {};\n", std::max(bits_of(types[0]), 16), result);
+    store = fmt::format("  cvt.u64.u{} %v, {};\n", std::max(operand_bits(types[0]), 16), result);
   }
   std::string addresses;
   for (int i = 0; i < 4; ++i) {
@@ -412,7 +435,7 @@ InstructionInputs instruction_inputs(const InstructionCase& one) {
   const size_t sources = types.size() - 1;
   const int random = sources == 1 ? 500 : sources == 2 ? 24 : 6;
   std::vector<std::vector<uint64_t>> pools;
-  for (size_t i = 1; i < types.size(); ++i) pools.push_back(pool_of(types[i], random));
+  for (size_t i = 1; i < types.size(); ++i) pools.push_back(operand_pool(types[i], random));
   size_t combinations = 1;
   for (const std::vector<uint64_t>& pool : pools) combinations *= pool.size();
   const size_t count =
@@ -421,7 +444,7 @@ InstructionInputs instruction_inputs(const InstructionCase& one) {
   std::vector<uint64_t>* const columns[] = {&inputs.a, &inputs.b, &inputs.c};
   for (size_t n = 0; n < count; ++n) {
     // All combinations where they are few enough, else a sample that takes every value.
-    uint64_t pick = combinations <= kMostCombinations ? n % combinations : mix(n);
+    uint64_t pick = combinations <= kMostCombinations ? n % combinations : operand_draw(n);
     for (size_t i = 0; i < 3; ++i) {
       if (i >= pools.size()) {
         columns[i]->push_back(0);

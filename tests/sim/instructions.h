@@ -10,6 +10,12 @@
 
 namespace kiln::runtime::sim {
 
+// Interesting values of a type ("f32", "bf16x2", "u16", "pred"; "angle": f32 from -pi to pi):
+// zeros, bounds, and for floats subnormals, infinities and NaNs; and `random` draws of two kinds.
+std::vector<uint64_t> operand_pool(const std::string& type, int random);
+int operand_bits(const std::string& type);
+uint64_t operand_draw(uint64_t index);  // 64 random bits, the same on every machine
+
 // "add.f32 D, A, B" with the types of D, A, B, C in that order: "f32 f32 f32".
 struct InstructionCase {
   std::string text;

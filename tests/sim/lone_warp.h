@@ -75,7 +75,7 @@ class LoneWarp::HandBinder : public Binder {
     return index < kPredicates + kWords ? RegisterClass::bits32 : RegisterClass::bits64;
   }
 
-  void add_row(const Operand& operand, Type type, bool, bool) override {
+  void add_row(const Operand& operand, Type type, RowUse) override {
     if (operand.kind == Operand::Kind::reg) {
       const RegisterClass wanted = type == Type::pred      ? RegisterClass::predicate
                                    : type_bits(type) == 64 ? RegisterClass::bits64

@@ -24,6 +24,8 @@ class MemoryTest : public testing::Test {
     std::string fault;
     std::vector<Report> reports;
     uint64_t found = 0;
+    uint64_t instructions = 0;
+    std::string summary;
 
     bool is_clean() const { return fault.empty() && found == 0; }
     std::string text() const {
@@ -58,12 +60,13 @@ class MemoryTest : public testing::Test {
 
   // `body` is what is between the braces; %p0 to %p7, %h0 to %h15 (16 bits), %r0 to %r63 and %d0 to
   // %d31 exist, %d0 to %d3 hold the four parameters, %r0 holds %tid.x, %r1 %ctaid.x; `more` is
-  // dynamic shared memory.
+  // dynamic shared memory. `functions_` stands before the kernel.
   Outcome run(std::string_view body, std::vector<uint64_t> params = {}) {
     params.resize(4);
     std::string text =
         ".version 7.8\n.target sm_80\n.address_size 64\n.file 1 \"kernel.cu\"\n"
-        ".extern .shared .align 16 .b8 more[];\n"
+        ".extern .shared .align 16 .b8 more[];\n" +
+        functions_ +
         ".visible .entry kernel(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d)\n{\n"
         ".reg .pred %p<8>;\n.reg .b16 %h<16>;\n.reg .b32 %r<64>;\n.reg .b64 %d<32>;\n"
         "ld.param.u64 %d0, [a];\nld.param.u64 %d1, [b];\n"
@@ -82,16 +85,24 @@ class MemoryTest : public testing::Test {
     launch.arena = &arena_;
     std::unique_ptr<Checker> checker;
     if (checks_) {
-      checker = std::make_unique<Checker>(arena_, launch,
-                                          Subject{.op = "op", .config = "{}", .views = views_});
+      checker = std::make_unique<Checker>(
+          arena_, launch,
+          Subject{.op = "op",
+                  .config = "{}",
+                  .bounds = views_.empty() ? Bounds::everything : Bounds::views,
+                  .views = views_,
+                  .call_mark = call_mark_});
       launch.checker = checker.get();
     }
     Outcome outcome;
-    outcome.fault =
-        execute(launch, {.threads = host_threads_, .limit = std::chrono::seconds(20)}).fault;
+    ExecuteResult result = execute(
+        launch, {.threads = host_threads_, .resident_ctas = resident_ctas_, .limit = limit_});
+    outcome.fault = std::move(result.fault);
+    outcome.instructions = result.instructions;
     if (checker != nullptr) {
       outcome.reports = checker->reports();
       outcome.found = checker->found();
+      outcome.summary = checker->summary();
     }
     return outcome;
   }
@@ -99,10 +110,14 @@ class MemoryTest : public testing::Test {
   Arena arena_{kCapacity, Marks::on};
   bool checks_ = true;
   int host_threads_ = 1;
+  uint64_t resident_ctas_ = 1024;
+  std::chrono::milliseconds limit_{20'000};
+  std::string functions_;
   uint32_t grid_ = 1;
   uint32_t block_ = 32;
   int64_t dynamic_shared_bytes_ = 0;
-  std::vector<View> views_;
+  std::vector<View> views_;  // none: everything may be touched
+  uint8_t call_mark_ = kFirstCallMark;
 };
 
 }  // namespace kiln::runtime::sim

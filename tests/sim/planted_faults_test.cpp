@@ -721,8 +721,8 @@ const Plants<MakeCall> kBarrierInTwoParts{"BarrierInTwoParts", {
     {histogram, "__syncthreads();  // all pairs", "if (threadIdx.x > 120" + kOther, "", {}},
 }, Report::Kind::divergent_barrier};
 
-// Warps or lanes that go past a barrier, so that the others wait for ever, or come as a part of
-// their warp to what all of it has to execute.
+// Warps or lanes that go past a barrier, so that the others wait for ever, or wait as a part of their
+// warp at what all of it has to execute.
 const Plants<MakeCall> kBarrierThatSomePass{"BarrierThatSomePass", {
     {histogram, "  pair_barrier();  //", "  if (warp != 1) pair_barrier();  //", "",
      {"all threads of the block wait for others", "warp 0 lanes 0xffffffff at"}},
@@ -738,8 +738,8 @@ const Plants<MakeCall> kBarrierThatSomePass{"BarrierThatSomePass", {
      "", {"warp 0 lanes 0x55555555 at"}},
     {tile_gemm, "__syncthreads();  // everyone's", "if (lane != 31) __syncthreads();  //",
      "load_matrices(from_a",
-     {"ldmatrix is executed by the lanes 0x80000000; all of the warp have to",
-      "thread (31, 0, 0)"}},
+     {"all threads of the block wait for others", "warp 0 lanes 0x80000000 at",
+      "ldmatrix.sync"}},
 }};
 // clang-format on
 

@@ -53,6 +53,16 @@ TEST(Abi, SizesAreCountsAndStridesStepOverOneItem) {
   EXPECT_THROW(c_ops_header(listed), Error);
 }
 
+TEST(Abi, ShapesThatAnArgumentBelongsToAreNamed) {
+  Op op = *ops().front();
+  op.sizes.push_back(fixed("layout", "layout", "of the rows", {{"a", 0}, {"b", 1}, {"c", 2}}));
+  op.args.front().only_in = {.symbol = "layout", .values = {0, 2}};
+  EXPECT_EQ(op.args.front().presence_in({{"layout", 1}}), Presence::absent);
+  EXPECT_EQ(op.args.front().presence_in({{"layout", 2}}), Presence::required);
+  const Op* const changed[] = {&op};
+  EXPECT_NE(c_ops_header(changed).find("only with layout a or c"), std::string::npos);
+}
+
 TEST(Abi, CHeaderStaysWithin100Columns) {
   std::istringstream lines(c_ops_header(ops()));
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;

@@ -338,7 +338,10 @@ TEST_F(TuneCommand, SimulatedGpuProvesEveryCandidateAndWhatIsStored) {
   EXPECT_EQ(verified.code, 0) << verified;
   const Json proofs = verified.json();
   EXPECT_EQ(proofs.size(), rows.size());
-  for (const Json& proof : proofs) EXPECT_EQ(proof["outcome"], "passed") << verified;
+  for (const Json& proof : proofs) {
+    EXPECT_EQ(proof["outcome"], "passed") << verified;
+    EXPECT_TRUE(contains(proof["detail"], "in place of")) << "the bucket is large: " << verified;
+  }
 }
 
 class DoctorCommand : public CliTest {};

@@ -209,5 +209,23 @@ TEST(Survivors, OfNearEqualsAreTheSameWhateverTheNoise) {
   }
 }
 
+TEST(CommonSignature, LosesLeastOverAllProblems) {
+  const std::vector<SignatureTimes> problems{{{"a", 1}, {"b", 2}, {"c", 1.5}},
+                                             {{"a", 8}, {"b", 2}, {"c", 2.5}}};
+  EXPECT_EQ(common_signature(problems, "b"), "c");  // 1.875 against 2 and 4
+}
+
+TEST(CommonSignature, DefaultsStaysUnlessAnotherPromisesMoreThanTheNoise) {
+  EXPECT_EQ(common_signature(std::vector<SignatureTimes>{{{"a", 1}, {"b", 1.01}}}, "b"), "b");
+  EXPECT_EQ(common_signature(std::vector<SignatureTimes>{{{"a", 1}, {"b", 1.03}}}, "b"), "a");
+}
+
+TEST(CommonSignature, HasACandidateForEachProblem) {
+  EXPECT_EQ(common_signature(std::vector<SignatureTimes>{{{"a", 1}, {"b", 9}}, {{"b", 1}}}, "a"),
+            "b");
+  EXPECT_EQ(common_signature(std::vector<SignatureTimes>{{{"a", 1}}, {{"b", 1}}}, "a"),
+            std::nullopt);
+}
+
 }  // namespace
 }  // namespace kiln::tuner

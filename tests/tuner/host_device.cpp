@@ -22,7 +22,7 @@ constexpr double kSubmitNs = 7e6;  // until a graph that is launched on an idle 
 
 void* host(uint64_t pointer) { return reinterpret_cast<void*>(pointer); }
 
-double toy_ns(int64_t behaviour) {
+double toy_ns(int64_t behaviour, int64_t rows) {
   if (behaviour >= kToyRight && behaviour < kToyRightEnd)
     return 1.2e6 + 1e5 * static_cast<double>(behaviour - kToyRight);
   switch (behaviour) {
@@ -31,6 +31,10 @@ double toy_ns(int64_t behaviour) {
     case kToyFast:
     case kToyFastMoreRegisters:
       return 1e6;
+    case kToyForFewRows:
+      return rows <= 16 ? 5e5 : 4e6;
+    case kToyForManyRows:
+      return rows <= 16 ? 1.8e6 : 5e5;
     case kToyImpossible:
       return 1e-3;
     default:
@@ -243,7 +247,7 @@ double HostDevice::time_graph_ns(runtime::Graph& graph, runtime::Stream stream) 
   launch_graph(graph, stream);
   synchronize(stream);
   for (const Launch& launch : static_cast<HostGraph&>(graph).launches)
-    time_ns += toy_ns(launch.function->image.at("behaviour"));
+    time_ns += toy_ns(launch.function->image.at("behaviour"), static_cast<int64_t>(launch.args[5]));
   return time_ns;
 }
 

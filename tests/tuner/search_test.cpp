@@ -153,6 +153,29 @@ TEST_F(Search, DecisionComesWithPlanBinaryProofAndTimes) {
   EXPECT_EQ(store_->timings(problem(), host_class()).size(), 2u);
 }
 
+TEST_F(Search, WinnersOfOneShapeAddInOneOrderWhenThatIsAskedFor) {
+  testing::set_toy_space({testing::kToyDefault, testing::kToyForFewRows, testing::kToyForManyRows});
+  options_.workload =
+      R"({"ops": [{"op": "toy", "shape": {"scale": 3}, "sizes": {"num_rows": [4, 64]}}]})";
+  const auto winners = [&] {
+    std::vector<std::string> configs;
+    for (const ProblemReport& row : tune(*store_, options_).problems) {
+      EXPECT_EQ(row.state, ProblemReport::State::tuned) << row.detail << log_;
+      configs.push_back(row.winner);
+    }
+    return configs;
+  };
+  const std::string few = config_text(testing::kToyForFewRows);
+  const std::string many = config_text(testing::kToyForManyRows);
+  EXPECT_EQ(winners(), (std::vector<std::string>{few, many}));
+  // Both are decided, but not alike, so both are decided anew.
+  options_.invariance = TuneOptions::Invariance::all_sizes;
+  EXPECT_EQ(winners(), (std::vector<std::string>{many, many})) << log_;
+  EXPECT_EQ(decision("a100-sxm4-80gb", 4)->decision.config, many);
+  for (const ProblemReport& row : tune(*store_, options_).problems)
+    EXPECT_EQ(row.state, ProblemReport::State::kept);
+}
+
 TEST_F(Search, EqualConfigsAreMerged) {
   const ProblemReport row =
       tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyMiddling});

@@ -108,7 +108,8 @@ const Op& toy_op() {
                                 {"behaviour", "int", std::to_string(c["behaviour"])}};
             launch.grid_x = {.terms = {{.symbol = "R"}}};
             launch.threads = threads_of(c["behaviour"]);
-            return LaunchPlan{.kernels = {launch}};
+            return LaunchPlan{.kernels = {launch},
+                              .reduction_signature = "order " + std::to_string(c["behaviour"])};
           },
       .model =
           [](const Sizes& s, const Config& c) {

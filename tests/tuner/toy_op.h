@@ -29,6 +29,8 @@ enum ToyBehaviour : int64_t {
   kToyRight,       // the first of eight that are right, 1.2 ms and then 0.1 ms more each
   kToyRightEnd = kToyRight + 8,
   kToyChangesEarlierInput = kToyRightEnd,  // right, and changes x of the call before
+  kToyForFewRows,                          // right, 0.5 ms for up to 16 rows, else 4 ms
+  kToyForManyRows,                         // right, 1.8 ms for up to 16 rows, else 0.5 ms
   kToyBehaviours,
 };
 

@@ -78,9 +78,14 @@ void warn(std::string_view sentence) {
 }
 
 void report_failure(std::string_view sentence, std::string_view next_step) {
-  std::fflush(stdout);
   print_error(fmt::format("kiln: {}\n", printable(sentence)));
   if (!next_step.empty()) print_error(fmt::format("  {}\n", printable(next_step)));
+}
+
+Failure lost_results(std::string sentence) {
+  return Failure(ExitCode::store, std::move(sentence),
+                 "Keep other programs off that file and run the same command again; `kiln doctor` "
+                 "checks the store.");
 }
 
 OpenStore::OpenStore(const Common& common, StoreUse use) {
@@ -120,17 +125,14 @@ void OpenStore::close() {
 
 void OpenStore::require_sound() {
   report_warnings();
-  const std::string trouble = store_->info().trouble;
+  const std::string trouble = store_->trouble();
   if (trouble.empty()) return;
-  throw Failure(ExitCode::store,
-                fmt::format("what this command found out may be lost: {}.", trouble),
-                "Keep other programs off that file and run the same command again; `kiln doctor` "
-                "checks the store.");
+  throw lost_results(fmt::format("what this command found out may be lost: {}.", trouble));
 }
 
 ExitCode OpenStore::code_of_reading() {
   report_warnings();
-  return store_->info().trouble.empty() ? ExitCode::ok : ExitCode::store;
+  return store_->trouble().empty() ? ExitCode::ok : ExitCode::store;
 }
 
 void OpenStore::report_warnings() {

@@ -53,6 +53,9 @@ void report_failure(std::string_view sentence, std::string_view next_step);
 
 inline constexpr std::string_view kInMemory = ":memory:";  // a store that ends with the command
 
+// What is thrown when a store lost what a command wrote into it.
+Failure lost_results(std::string sentence);
+
 enum class StoreUse { read, write };
 
 // The store of this command line. Its warnings go to stderr, those of a later moment when it

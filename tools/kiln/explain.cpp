@@ -142,10 +142,10 @@ Json misses_json(const std::vector<NearMiss>& misses) {
 }
 
 Json answer_json(cache::Store& store, const templates::Op& op, const templates::Sizes& fixed,
-                 const BucketQuestion& question, const Target& target) {
-  const std::string gpu_class = gpu_class_key(target.gpu);
+                 const BucketQuestion& question, runtime::TodaysPlans& plans) {
+  const std::string gpu_class = gpu_class_key(plans.gpu());
   const cache::Problem problem = runtime::problem_of(op, fixed, question.bucket);
-  const runtime::Choice choice = runtime::choose(store, op, fixed, question.bucket, target.gpu);
+  const runtime::Choice choice = runtime::choose(store, op, fixed, question.bucket, plans);
   const bool knows_gain = choice.time_ns > 0 && choice.default_time_ns > 0;
   Json answer = {
       {"bucket", stored_json(problem.bucket)},
@@ -159,7 +159,7 @@ Json answer_json(cache::Store& store, const templates::Op& op, const templates::
       {"gain_over_default", knows_gain ? Json(choice.default_time_ns / choice.time_ns) : Json()},
       {"found_in", choice.layer.empty() ? Json() : Json(choice.layer)},
       {"problem_key", problem_json(problem)},
-      {"binaries", binaries_json(store, op, fixed, choice, target.gpu)},
+      {"binaries", binaries_json(store, op, fixed, choice, plans.gpu())},
   };
   answer["problem_key"]["op"] = op.name;
   answer["problem_key"]["gpu_class"] = stored_json(gpu_class);
@@ -249,8 +249,9 @@ ExitCode run_explain(const ExplainArguments& arguments, const Common& common) {
   Json layers = Json::array({info.path});
   if (!info.pack.empty()) layers.push_back(info.pack);
   Json answers = Json::array();
+  runtime::TodaysPlans plans(target.gpu);
   for (const BucketQuestion& question : questions) {
-    answers.push_back(answer_json(*store, op, fixed, question, target));
+    answers.push_back(answer_json(*store, op, fixed, question, plans));
   }
   const Json shape = templates::shape_json(op, fixed);
   if (common.form() == OutputForm::json) {

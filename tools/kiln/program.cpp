@@ -40,6 +40,7 @@ constexpr const char* kEpilogue =
     "  KILN_LIBCUDA     the CUDA driver library\n"
     "  KILN_LIBNVML     the library that reports clocks and throttling while tuning\n"
     "  KILN_SIM_CHECK   0: a simulated GPU only executes and checks nothing\n"
+    "  KILN_SIM_HOST    base: a simulated GPU uses nothing of this processor beyond SSE2\n"
     "  KILN_JOBS        compiles at once, as --jobs\n"
     "  CUDA_HOME        a CUDA toolkit, searched for NVRTC\n"
     "  CUDA_PATH        another one\n"

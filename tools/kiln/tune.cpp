@@ -29,6 +29,7 @@ struct TuneArguments {
   std::string budget;
   std::string limits;
   bool again = false;
+  bool invariant = false;
 };
 
 enum class Verb { tune, build };
@@ -92,6 +93,7 @@ tuner::TuneOptions tune_options(const TuneArguments& arguments, const std::strin
   if (!workload.empty())
     runtime::parse_workload(workload);  // mistakes are answered before any work
   options.redo = arguments.again ? tuner::TuneOptions::Redo::again : tuner::TuneOptions::Redo::keep;
+  if (arguments.invariant) options.invariance = tuner::TuneOptions::Invariance::all_sizes;
   options.device = choose_device(arguments, verb);
   if (options.device.empty()) options.gpus = gpus.empty() ? kDefaultGpus : gpus;
   if (options.device.empty() && !options.limits.empty()) {
@@ -204,12 +206,10 @@ void require_kept(const tuner::TuneReport& report, OpenStore& store, const Commo
            });
   };
   const bool all = std::all_of(report.problems.begin(), report.problems.end(), is_there);
-  if (all && reopened->info().trouble.empty()) return;
-  throw Failure(ExitCode::store,
-                fmt::format("what was decided is not in {} any more: it was changed meanwhile.",
-                            store_place(common).path),
-                "Keep other programs off that file and run the same command again; `kiln doctor` "
-                "checks the store.");
+  if (all && reopened->trouble().empty()) return;
+  throw lost_results(
+      fmt::format("what was decided is not in {} any more: it was changed meanwhile.",
+                  store_place(common).path));
 }
 
 ExitCode say_how_it_ended(const tuner::TuneReport& report, OpenStore& store, const Common& common) {
@@ -267,7 +267,7 @@ ExitCode run_tune(const TuneArguments& arguments, const Common& common, Verb ver
   } else {
     print_winners(report);
     print_rejections(report);
-    if (store->info().trouble.empty()) print_next_steps(report, options, common);
+    if (store->trouble().empty()) print_next_steps(report, options, common);
   }
   return say_how_it_ended(report, store, common);
 }
@@ -290,6 +290,9 @@ void add_shared_options(CLI::App& command, TuneArguments& arguments) {
   command.add_option("--limits", arguments.limits, "Measure as this GPU would have to run it")
       ->type_name("SLUG");
   command.add_flag("--again", arguments.again, "Decide anew what has been decided before");
+  command.add_flag("--invariant", arguments.invariant,
+                   "Per shape only kernels that add in one order, so that a row's result does not "
+                   "depend on how many rows the call has");
 }
 
 }  // namespace
