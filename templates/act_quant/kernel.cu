@@ -1,12 +1,14 @@
 // Quantises rows of bf16 by groups to codes and scales, or to the bf16 numbers that these stand for
 // (ops.md B4; a group that holds a NaN or an infinity as in (f)4).
 //   q8a, q8c   groups of 32, E4M3 codes, UE8M0 scales       q8d   groups of 64, the same
-//   q4m        groups of 32, E2M1 codes, UE8M0 scales       q4n   groups of 16, E2M1 codes, E4M3 scales
+//   q4m        groups of 32, E2M1 codes, UE8M0 scales
+//   q4n        groups of 16, E2M1 codes, E4M3 scales
 // grid  (at least ceil(rows * columns / (8 * pieces * threads)))   block (threads)   shared: none
 //
 // A thread takes `pieces` times 8 elements, `threads` apart, and loads all before it works on the
-// first. The lanes of a group, 2, 4 or 8 neighbours, share its largest magnitude. Values are rounded
-// in pairs without leaving bf16 (common/quantise.cuh), but for q4n, whose scale is no power of two.
+// first. The lanes of a group, 2, 4 or 8 neighbours, share its largest magnitude. Values are
+// rounded in pairs without leaving bf16 (common/quantise.cuh), but for q4n, whose scale is no power
+// of two.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, format, output, threads, pieces
 #include "templates/common/memory.cuh"

@@ -145,11 +145,11 @@ const Op act_quant{
         "that these stand for.",
     .doc =
         "For each group of neighbouring columns, m its largest magnitude:\n"
-        "  q8a: 32 columns  s = power of two at or above max(m, 1e-4) / 448            E4M3, UE8M0\n"
-        "  q8c: 32 columns  s = power of two at or above m / 448, at least 2^-126      E4M3, UE8M0\n"
-        "  q8d: 64 columns  as q8a                                                     E4M3, UE8M0\n"
-        "  q4m: 32 columns  s = power of two at or above max(m, 6 * 2^-126) / 6        E2M1, UE8M0\n"
-        "  q4n: 16 columns  s = E4M3 nearest to max(m, 6 * 2^-9) / 6, at most 448      E2M1, E4M3\n"
+        "  q8a: 32 columns  s = power of two at or above max(m, 1e-4) / 448       E4M3, UE8M0\n"
+        "  q8c: 32 columns  s = power of two at or above m / 448, at least 2^-126 E4M3, UE8M0\n"
+        "  q8d: 64 columns  as q8a                                                E4M3, UE8M0\n"
+        "  q4m: 32 columns  s = power of two at or above max(m, 6 * 2^-126) / 6   E2M1, UE8M0\n"
+        "  q4n: 16 columns  s = E4M3 nearest to max(m, 6 * 2^-9) / 6, at most 448 E2M1, E4M3\n"
         "  code = nearest to clamp(x / s), ties to the even code\n"
         "  y    = code * s, rounded once to bf16 (nearest even, subnormals kept)\n"
         "The largest code is 448 (E4M3) or 6 (E2M1); x / s is an exact IEEE quotient. A byte of "
@@ -157,9 +157,9 @@ const Op act_quant{
         "zeros becomes scale byte 0 and codes 0 in q8c (y +0).\n"
         "A group that holds a NaN or an infinity: scale byte 255 (UE8M0) or 0x7f (E4M3), E4M3 "
         "codes 0x7f, E2M1 codes 0, y NaN.\n"
-        "code_bytes is columns (E4M3) or columns / 2 (E2M1); groups is columns / the group, of which "
-        "columns is a multiple. Each group stands for itself: neither the other rows "
-        "nor their number change a bit of it.",
+        "code_bytes is columns (E4M3) or columns / 2 (E2M1); groups is columns / the group, of "
+        "which columns is a multiple. Each group stands for itself: neither the other rows nor "
+        "their number change a bit of it.",
     .source = "ops.md B4, (e), (f)3, (f)4",
     .sizes =
         {
