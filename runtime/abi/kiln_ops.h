@@ -15,20 +15,21 @@ extern "C" {
  * these stand for.
  *
  * For each group of neighbouring columns, m its largest magnitude:
- *   q8a: 32 columns  s = power of two at or above max(m, 1e-4) / 448            E4M3, UE8M0
- *   q8c: 32 columns  s = power of two at or above m / 448, at least 2^-126      E4M3, UE8M0
- *   q8d: 64 columns  as q8a                                                     E4M3, UE8M0
- *   q4m: 32 columns  s = power of two at or above max(m, 6 * 2^-126) / 6        E2M1, UE8M0
- *   q4n: 16 columns  s = E4M3 nearest to max(m, 6 * 2^-9) / 6, at most 448      E2M1, E4M3
- *   code = nearest to clamp(x / s), ties to the even code; codes then s in the formats above
+ *   q8a: 32 columns  s = power of two at or above max(m, 1e-4) / 448  E4M3, UE8M0
+ *   q8c: 32 columns  s = power of two at or above m / 448, at least 2^-126  E4M3, UE8M0
+ *   q8d: 64 columns  as q8a                                    E4M3, UE8M0
+ *   q4m: 32 columns  s = power of two at or above max(m, 6 * 2^-126) / 6  E2M1, UE8M0
+ *   q4n: 16 columns  s = E4M3 nearest to max(m, 6 * 2^-9) / 6, at most 448  E2M1, E4M3
+ *   code = nearest to clamp(x / s), ties to the even code
  *   y    = code * s, rounded once to bf16 (nearest even, subnormals kept)
  * The largest code is 448 (E4M3) or 6 (E2M1); x / s is an exact IEEE quotient. A byte of E2M1 codes
  * holds the even column in bits 0..3. The sign of a zero is kept, but a group of zeros becomes
  * scale byte 0 and codes 0 in q8c (y +0).
  * A group that holds a NaN or an infinity: scale byte 255 (UE8M0) or 0x7f (E4M3), E4M3 codes 0x7f,
  * E2M1 codes 0, y NaN.
- * columns is a multiple of the group. Each group stands for itself: neither the other rows nor
- * their number change a bit of it.
+ * code_bytes is columns (E4M3) or columns / 2 (E2M1); groups is columns / the group, of which
+ * columns is a multiple. Each group stands for itself: neither the other rows nor their number
+ * change a bit of it.
  *
  * Formula: ops.md B4, (e), (f)3, (f)4. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
