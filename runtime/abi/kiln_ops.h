@@ -15,11 +15,11 @@ extern "C" {
  * these stand for.
  *
  * For each group of neighbouring columns, m its largest magnitude:
- *   q8a: 32 columns  s = power of two at or above max(m, 1e-4) / 448  E4M3, UE8M0
- *   q8c: 32 columns  s = power of two at or above m / 448, at least 2^-126  E4M3, UE8M0
- *   q8d: 64 columns  as q8a                                    E4M3, UE8M0
- *   q4m: 32 columns  s = power of two at or above max(m, 6 * 2^-126) / 6  E2M1, UE8M0
- *   q4n: 16 columns  s = E4M3 nearest to max(m, 6 * 2^-9) / 6, at most 448  E2M1, E4M3
+ *   q8a: 32 columns  s = power of two at or above max(m, 1e-4) / 448       E4M3, UE8M0
+ *   q8c: 32 columns  s = power of two at or above m / 448, at least 2^-126 E4M3, UE8M0
+ *   q8d: 64 columns  as q8a                                                E4M3, UE8M0
+ *   q4m: 32 columns  s = power of two at or above max(m, 6 * 2^-126) / 6   E2M1, UE8M0
+ *   q4n: 16 columns  s = E4M3 nearest to max(m, 6 * 2^-9) / 6, at most 448 E2M1, E4M3
  *   code = nearest to clamp(x / s), ties to the even code
  *   y    = code * s, rounded once to bf16 (nearest even, subnormals kept)
  * The largest code is 448 (E4M3) or 6 (E2M1); x / s is an exact IEEE quotient. A byte of E2M1 codes
