@@ -7,6 +7,7 @@
 
 namespace kiln::templates {
 
+extern const Op act_quant;
 extern const Op combine_topk_swa;
 extern const Op gather_dequant_kv;
 extern const Op sparse_mla_decode;
@@ -15,6 +16,7 @@ namespace {
 
 std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
+      &act_quant,
       &combine_topk_swa,
       &gather_dequant_kv,
       &sparse_mla_decode,

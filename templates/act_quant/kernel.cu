@@ -1,0 +1,191 @@
+// Quantises rows of bf16 by groups to codes and scales, or to the bf16 numbers that these stand for
+// (ops.md B4; a group that holds a NaN or an infinity as in (f)4).
+//   q8a, q8c   groups of 32, E4M3 codes, UE8M0 scales       q8d   groups of 64, the same
+//   q4m        groups of 32, E2M1 codes, UE8M0 scales
+//   q4n        groups of 16, E2M1 codes, E4M3 scales
+// grid  (at least ceil(rows * columns / (8 * pieces * threads)))   block (threads)   shared: none
+//
+// A thread takes `pieces` times 8 elements, `threads` apart, and loads all before it works on the
+// first. The lanes of a group, 2, 4 or 8 neighbours, share its largest magnitude. Values are
+// rounded in pairs without leaving bf16 (common/quantise.cuh), but for q4n, whose scale is no power
+// of two.
+#include "kiln_args.h"
+#include "kiln_constants.h"  // columns, format, output, threads, pieces
+#include "templates/common/memory.cuh"
+#include "templates/common/quantise.cuh"
+#include "templates/common/types.cuh"
+
+enum Format : int { q8a = 0, q8c = 1, q8d = 2, q4m = 3, q4n = 4 };
+enum Output : int { output_codes = 0, output_bf16 = 1 };
+
+constexpr bool is_fp4 = format == q4m || format == q4n;
+constexpr int group = format == q8d ? 64 : format == q4n ? 16 : 32;
+constexpr int lanes_per_group = group / 8;
+constexpr u32 pieces_per_row = columns / 8;
+static_assert(columns % group == 0);
+
+constexpr u32 nan_pair = bf16_nan | bf16_nan << 16;
+constexpr float reciprocal_of_6 = 1.0f / 6.0f;
+
+struct Piece {
+  u32 pairs[4];
+};
+
+__device__ __forceinline__ float lower_half(u32 pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float upper_half(u32 pair) {
+  return __uint_as_float(pair & 0xffff0000u);
+}
+
+__device__ __forceinline__ u32 largest_of_group(const Piece& x) {
+  u32 largest = largest_magnitude(x.pairs);
+#pragma unroll
+  for (int distance = 1; distance < lanes_per_group; distance *= 2)
+    largest = max_or_nan_bf16x2(largest, __shfl_xor_sync(all_lanes, largest, distance));
+  return larger_half(largest);
+}
+
+// E4M3 code of a value in [2^-9, 448], nearest even.
+__device__ __forceinline__ u32 e4m3_code(float value) {
+  const u32 bits = __float_as_uint(value);
+  if (value < 0.015625f) return __float_as_uint(value + 16384.0f) - __float_as_uint(16384.0f);
+  return ((bits + 0x7ffffu + (bits >> 20 & 1)) >> 20) - (120 << 3);
+}
+
+// Scale byte of a group without NaN and infinity.
+__device__ __forceinline__ u32 scale_byte(u32 largest_bits) {
+  const float largest = __uint_as_float(largest_bits << 16);
+  if constexpr (format == q8a || format == q8d) return q8a_scale(largest_bits);
+  if constexpr (format == q8c)
+    return largest_bits == 0 ? 0 : power_of_two_above(largest * reciprocal_of_448);
+  if constexpr (format == q4m)
+    return power_of_two_above(fmaxf(largest, 6.0f * 0x1p-126f) * reciprocal_of_6);
+  return e4m3_code(fminf(fmaxf(largest, 6.0f * 0x1p-9f) * reciprocal_of_6, 448.0f));
+}
+
+// 2^(127 - byte) in both halves, for bytes up to 253; 0 counts as 1: its group is all zeros.
+__device__ __forceinline__ u32 reciprocal_of_scale(u32 byte) {
+  return both_halves((254 - max(byte, 1u)) << 7);
+}
+
+// x / scale rounded to the code's grid, signs kept; |x / scale| is at most 448 or 6.
+__device__ __forceinline__ u32 rounded_quotient(u32 pair, u32 reciprocal) {
+  const u32 quotient = multiply_bf16x2(pair, reciprocal);
+  const u32 sign = pair & 0x80008000u;
+  // As in common/quantise.cuh: steps of p / 8 from 2^-6 on, or of p / 2 from 1 on.
+  constexpr u32 least_power = is_fp4 ? 0x3f803f80u : 0x3c803c80u;
+  constexpr u32 many = is_fp4 ? 0x42c042c0u : 0x41c041c0u;  // 96, 24
+  const u32 power = max_bf16x2(quotient & 0x7f807f80u, least_power);
+  const u32 sum = fma_bf16x2(power, many, quotient);
+  return fma_bf16x2(power, many | 0x80008000u, sum) | sign;
+}
+
+// Codes of a pair, in the low bits of each half.
+__device__ __forceinline__ u32 codes_of(u32 rounded) {
+  if constexpr (is_fp4) {
+    const u32 raw = multiply_bf16x2(rounded, both_halves(0x0080));  // 2^-126
+    return (raw >> 6 & 0x00070007u) | (raw >> 12 & 0x00080008u);
+  }
+  const u32 raw = multiply_bf16x2(rounded, both_halves(0x0380));  // 2^-120
+  return (raw >> 4 & 0x007f007fu) | (raw >> 8 & 0x00800080u);
+}
+
+// E2M1 code of x / scale by the decision points of B4.
+__device__ __forceinline__ u32 q4n_code(float x, float scale) {
+  const float quotient = __fdiv_rn(x, scale);
+  const float a = fminf(fabsf(quotient), 6.0f);
+  const u32 code = (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) +
+                   (a >= 3.5f) + (a > 5.0f);
+  return code | (__float_as_uint(x) >> 28 & 8);
+}
+
+struct Quantised {
+  u32 scale;     // byte
+  u32 codes[4];  // of the pairs, in the low bits of each half
+  u32 fake[4];   // what the codes stand for
+};
+
+__device__ __forceinline__ Quantised quantise(const Piece& x) {
+  const u32 largest = largest_of_group(x);
+  Quantised q;
+  if (largest >= bf16_infinity) {
+    q.scale = format == q4n ? 0x7f : 255;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      q.codes[i] = is_fp4 ? 0 : 0x007f007fu;
+      q.fake[i] = nan_pair;
+    }
+    return q;
+  }
+  q.scale = scale_byte(largest);
+  if constexpr (format == q4n) {
+    const u32 scale_bf16 = e4m3_to_bf16(q.scale);
+    const float scale = __uint_as_float(scale_bf16 << 16);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      q.codes[i] = q4n_code(lower_half(x.pairs[i]), scale) |
+                   q4n_code(upper_half(x.pairs[i]), scale) << 16;
+      const u32 raw = (q.codes[i] << 6 & 0x01c001c0u) | (q.codes[i] << 12 & 0x80008000u);
+      q.fake[i] = multiply_bf16x2(multiply_bf16x2(raw, both_halves(0x7e80)),
+                                  both_halves(scale_bf16));
+    }
+    return q;
+  }
+  const u32 reciprocal = reciprocal_of_scale(q.scale);
+  const u32 scale = both_halves(ue8m0_to_bf16(q.scale));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const u32 rounded = rounded_quotient(x.pairs[i], reciprocal);
+    if constexpr (output == output_codes) q.codes[i] = codes_of(rounded);
+    q.fake[i] = multiply_bf16x2(rounded, scale);
+  }
+  if (format == q8c && largest == 0) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) q.codes[i] = q.fake[i] = 0;
+  }
+  return q;
+}
+
+__device__ __forceinline__ void store(const Args& args, i64 row, u32 column, const Quantised& q) {
+  if constexpr (output == output_bf16) {
+    store_16(args.y + row * args.y_stride + column, {q.fake[0], q.fake[1], q.fake[2], q.fake[3]});
+    return;
+  }
+  // The bytes 0 and 2 of two pairs.
+  const u32 low = __byte_perm(q.codes[0], q.codes[1], 0x6420);
+  const u32 high = __byte_perm(q.codes[2], q.codes[3], 0x6420);
+  if constexpr (is_fp4) {
+    const u32 two = low | low >> 4;  // bytes 0 and 2 hold two codes each
+    const u32 next = high | high >> 4;
+    *reinterpret_cast<u32*>(args.codes + row * args.codes_stride + column / 2) =
+        __byte_perm(two, next, 0x6420);
+  } else {
+    *reinterpret_cast<uint2*>(args.codes + row * args.codes_stride + column) = {low, high};
+  }
+  if (column % group == 0)
+    args.scales[row * args.scales_stride + column / group] = static_cast<u8>(q.scale);
+}
+
+extern "C" __global__ void __launch_bounds__(threads)
+    act_quant(const __grid_constant__ Args args) {
+  const i64 all = args.num_rows * pieces_per_row;
+  const i64 first_of_cta = static_cast<i64>(blockIdx.x) * (threads * pieces);
+  if (first_of_cta >= all) return;
+  const i64 first = first_of_cta + threadIdx.x;
+  Piece x[pieces];
+  i64 rows[pieces];
+  u32 at[pieces];
+#pragma unroll
+  for (int i = 0; i < pieces; ++i) {
+    const i64 piece = min(first + i * threads, all - 1);
+    rows[i] = piece / pieces_per_row;
+    at[i] = static_cast<u32>(piece - rows[i] * pieces_per_row) * 8;
+    const uint4 eight =
+        load_16(reinterpret_cast<const u8*>(args.x + rows[i] * args.x_stride + at[i]));
+    x[i] = {{eight.x, eight.y, eight.z, eight.w}};
+  }
+#pragma unroll
+  for (int i = 0; i < pieces; ++i) {
+    const Quantised q = quantise(x[i]);
+    if (first + i * threads < all) store(args, rows[i], at[i], q);
+  }
+}
