@@ -575,8 +575,9 @@ struct TwoBenches {
       check(real, *on_gpu);
       check(simulated, *on_simulator);
       if (testing::Test::HasFatalFailure()) return compared;
-      if (op.tolerance.kind == templates::Tolerance::Kind::bit_exact)
+      if (op.tolerance.kind == templates::Tolerance::Kind::bit_exact) {
         EXPECT_TRUE(on_gpu->outputs() == on_simulator->outputs()) << what;
+      }
       ++compared;
     }
     return compared;
