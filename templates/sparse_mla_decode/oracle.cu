@@ -92,6 +92,7 @@ __device__ void add_list(const Args& args, const List& list, long long t, int fi
   const int dim = static_cast<int>(threadIdx.x) * dims_per_thread;
   for (long long first = 0; first < list.len; first += tile) {
     unsigned int valid = 0;
+#pragma unroll 1
     for (int i = 0; i < tile; ++i) {
       const long long column = first + i;
       const long long slot = column < list.len ? list.slots[column] : -1;
@@ -135,6 +136,7 @@ __device__ void add_list(const Args& args, const List& list, long long t, int fi
 #pragma unroll
     for (int h = 0; h < heads_per_block; ++h) {
       float largest = row.largest[h];
+#pragma unroll 1
       for (int n = 0; n < tile; ++n) {
         if ((valid >> n & 1) != 0) largest = fmaxf(largest, scores[h][n]);
       }
@@ -154,6 +156,7 @@ __device__ void add_list(const Args& args, const List& list, long long t, int fi
         scores[at / tile][at % tile] = expf(scores[at / tile][at % tile] - largest);
     }
     __syncthreads();
+#pragma unroll 1
     for (int n = 0; n < tile; ++n) {
       if ((valid >> n & 1) == 0) continue;
       float key[dims_per_thread];
@@ -186,19 +189,25 @@ extern "C" __global__ void __launch_bounds__(num_threads)
     row.sum[h] = 0;
     for (int d = 0; d < dims_per_thread; ++d) row.out[h][d] = 0;
   }
-  add_list(args,
-           {window_format, args.window_cache, args.window_cache_stride, args.window_page_size,
+  List list{window_format,
+            args.window_cache,
+            args.window_cache_stride,
+            args.window_page_size,
             args.num_window_pages * args.window_page_size,
             args.window_slots + t * args.window_slots_stride,
-            clamped(args.window_lens[t], args.window_width)},
-           t, first_head, row);
-  if (compressed_format != 0) {
-    add_list(args,
-             {compressed_format, args.compressed_cache, args.compressed_cache_stride,
-              args.compressed_page_size, args.num_compressed_pages * args.compressed_page_size,
+            clamped(args.window_lens[t], args.window_width)};
+#pragma unroll 1
+  for (int i = 0; i < (compressed_format == 0 ? 1 : 2); ++i) {
+    add_list(args, list, t, first_head, row);
+    if (compressed_format != 0) {
+      list = {compressed_format,
+              args.compressed_cache,
+              args.compressed_cache_stride,
+              args.compressed_page_size,
+              args.num_compressed_pages * args.compressed_page_size,
               args.compressed_slots + t * args.compressed_slots_stride,
-              clamped(args.compressed_lens[t], args.compressed_width)},
-             t, first_head, row);
+              clamped(args.compressed_lens[t], args.compressed_width)};
+    }
   }
 
   const int dim = static_cast<int>(threadIdx.x) * dims_per_thread;

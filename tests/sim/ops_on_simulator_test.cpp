@@ -1,7 +1,7 @@
 // Every op on the simulator with its checker: candidates against the oracle on every case of the
 // kit, through the same child process as on a GPU. An op may take 30 core-seconds, so the few large
-// cases are for the first candidate alone. KILN_TEST_FULL=1 takes every candidate on every case
-// instead of the default and a few seeded ones.
+// cases are for the first candidate alone, and four seeded candidates go round the model's shapes
+// beside their defaults. KILN_TEST_FULL=1 takes every candidate on every case.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -20,6 +20,8 @@ namespace {
 using templates::Config;
 using templates::Kit;
 using templates::Sizes;
+
+constexpr size_t kSeeded = 4;
 
 bool is_full() { return std::getenv("KILN_TEST_FULL") != nullptr; }
 
@@ -69,7 +71,9 @@ TEST_P(OpsOnSimulator, CandidatesEqualTheOracleOnEveryCase) {
   }
   for (size_t s = 0; s < shapes.size(); ++s) {
     const Sizes& shape = shapes[s];
-    for (const Config& config : chosen_configs(op, shape, gpu, s < num_model_shapes ? 2 : 0)) {
+    const size_t seeded =
+        s < num_model_shapes ? (kSeeded + num_model_shapes - 1 - s) / num_model_shapes : 0;
+    for (const Config& config : chosen_configs(op, shape, gpu, seeded)) {
       tuner::PlanWork plan{.op = &op, .fixed = shape, .config = config};
       for (const templates::KernelLaunch& launch : op.plan(shape, config, gpu).kernels) {
         plan.binaries.push_back(binaries.get(templates::kernel_source(op, launch), gpu.arch(),

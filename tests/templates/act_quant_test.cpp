@@ -249,25 +249,27 @@ TEST(ActQuant, TiesGoToTheEvenCode) {
   }
 }
 
-TEST(ActQuant, EveryNumberIsAloneOnceInItsGroup) {
+TEST(ActQuant, EveryMagnitudeIsAloneOnceInItsGroup) {
   for (const int64_t format : {kQ8a, kQ8c, kQ8d, kQ4m, kQ4n}) {
-    std::set<uint16_t> numbers;
+    std::set<uint16_t> magnitudes, signs;
     std::set<size_t> places;
     for (const Case& c : cases_of(format, kCodes, group_of(format))) {
-      if (c.name.find("every number alone") != 0) continue;
+      if (c.name != "every magnitude alone") continue;
       for (int64_t row = 0; row < c.sizes["T"]; ++row) {
         const std::vector<uint16_t> x = x_row(c, row);
         int others = 0;
         for (size_t i = 0; i < x.size(); ++i) {
           if ((x[i] & 0x7fff) == 0) continue;
           ++others;
-          numbers.insert(x[i]);
+          magnitudes.insert(x[i] & 0x7fff);
+          signs.insert(x[i] >> 15);
           places.insert(i);
         }
         ASSERT_LE(others, 1);
       }
     }
-    EXPECT_EQ(numbers.size(), 65534u) << format;  // all but the zeros
+    EXPECT_EQ(magnitudes.size(), 32767u) << format;  // all but zero
+    EXPECT_EQ(signs.size(), 2u) << format;
     EXPECT_EQ(places.size(), static_cast<size_t>(group_of(format))) << format;
   }
 }
