@@ -1,6 +1,7 @@
 #include "tuner/tensors.h"
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -8,6 +9,9 @@
 #include "templates/abi.h"
 
 namespace kiln::tuner {
+
+using templates::DType;
+
 namespace {
 
 using templates::Case;
@@ -37,6 +41,25 @@ std::vector<TensorPlan> tensor_plans(const Op& op, const Case& c) {
     if (is_taken && c.has(arg.name)) plans.push_back({&arg, templates::tensor_layout(op, arg, c)});
   }
   return plans;
+}
+
+double element_value(DType dtype, uint64_t bits) {
+  switch (dtype) {
+    case DType::u8:
+      return static_cast<double>(bits & 0xFF);
+    case DType::i32:
+      return static_cast<int32_t>(bits);
+    case DType::i64:
+      return static_cast<double>(static_cast<int64_t>(bits));
+    case DType::f32:
+    case DType::bf16: {
+      const auto wide = static_cast<uint32_t>(dtype == DType::bf16 ? bits << 16 : bits);
+      float value = 0;
+      std::memcpy(&value, &wide, sizeof(value));
+      return value;
+    }
+  }
+  fail(Status::internal, "unknown dtype {}", static_cast<int>(dtype));
 }
 
 void parallel_pieces(int64_t count, const std::function<void(int64_t, int64_t)>& body) {

@@ -27,6 +27,9 @@ std::vector<TensorPlan> tensor_plans(const templates::Op& op, const templates::C
 std::vector<std::byte> host_contents(const templates::Kit& kit, const templates::Case& c,
                                      const TensorPlan& tensor);
 
+// The number that the bits of an element stand for, in its lowest bytes.
+double element_value(templates::DType dtype, uint64_t bits);
+
 // Runs body(begin, end) over pieces of [0, count) on the machine's cores. The first exception of a
 // piece is rethrown.
 void parallel_pieces(int64_t count, const std::function<void(int64_t begin, int64_t end)>& body);

@@ -57,25 +57,6 @@ uint64_t encode(DType dtype, double value) {
   fail(Status::internal, "unknown dtype {}", static_cast<int>(dtype));
 }
 
-double decode(DType dtype, uint64_t bits) {
-  switch (dtype) {
-    case DType::u8:
-      return static_cast<double>(bits & 0xFF);
-    case DType::i32:
-      return static_cast<int32_t>(bits);
-    case DType::i64:
-      return static_cast<double>(static_cast<int64_t>(bits));
-    case DType::f32:
-    case DType::bf16: {
-      const auto wide = static_cast<uint32_t>(dtype == DType::bf16 ? bits << 16 : bits);
-      float value = 0;
-      std::memcpy(&value, &wide, sizeof(value));
-      return value;
-    }
-  }
-  fail(Status::internal, "unknown dtype {}", static_cast<int>(dtype));
-}
-
 bool is_float(DType dtype) { return dtype == DType::bf16 || dtype == DType::f32; }
 
 uint64_t load_bits(const std::byte* at, int64_t bytes) {
@@ -85,8 +66,8 @@ uint64_t load_bits(const std::byte* at, int64_t bytes) {
 }
 
 std::string value_text(DType dtype, uint64_t bits) {
-  if (!is_float(dtype)) return fmt::format("{:.0f}", decode(dtype, bits));
-  return fmt::format("{:.9g} (0x{:x})", decode(dtype, bits), bits);
+  if (!is_float(dtype)) return fmt::format("{:.0f}", element_value(dtype, bits));
+  return fmt::format("{:.9g} (0x{:x})", element_value(dtype, bits), bits);
 }
 
 // Row-major number of an element -> its indices.
@@ -310,7 +291,7 @@ void PreparedCase::check_reference(const Tensor& tensor, const Poison& poison) {
       const bool exact = tolerance.kind == Tolerance::Kind::bit_exact || !is_float(arg.dtype) ||
                          !want.has_value();
       const uint64_t want_bits = want ? encode(arg.dtype, *want) : untouched_bits(byte);
-      const double value = decode(arg.dtype, bits);
+      const double value = element_value(arg.dtype, bits);
       bool same = bits == want_bits;
       if (is_float(arg.dtype) && want && std::isnan(*want)) same = std::isnan(value);
       if (!exact && std::isfinite(value) && std::isfinite(*want)) {

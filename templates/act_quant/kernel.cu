@@ -89,14 +89,23 @@ __device__ __forceinline__ u32 codes_of(u32 rounded) {
   return (raw >> 4 & 0x007f007fu) | (raw >> 8 & 0x00800080u);
 }
 
-// E2M1 code of x / scale by the decision points of B4.
-__device__ __forceinline__ u32 q4n_code(float x, float scale) {
-  const float quotient = __fdiv_rn(x, scale);
-  const float a = fminf(fabsf(quotient), 6.0f);
-  const u32 code = (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) +
-                   (a >= 3.5f) + (a > 5.0f);
-  return code | (__float_as_uint(x) >> 28 & 8);
-}
+// E2M1 code of x / scale by the decision points of B4, which are compared as points * scale: these
+// have at most 7 significant bits, so an x beside one is 2^-8 away and no quotient in fp32 would
+// round onto it.
+struct Q4nPoints {
+  float points[7];
+
+  __device__ __forceinline__ explicit Q4nPoints(float scale)
+      : points{0.25f * scale, 0.75f * scale, 1.25f * scale, 1.75f * scale,
+               2.5f * scale,  3.5f * scale,  5.0f * scale} {}
+
+  __device__ __forceinline__ u32 code(float x) const {
+    const float a = fabsf(x);
+    const u32 code = (a > points[0]) + (a >= points[1]) + (a > points[2]) + (a >= points[3]) +
+                     (a > points[4]) + (a >= points[5]) + (a > points[6]);
+    return code | (__float_as_uint(x) >> 28 & 8);
+  }
+};
 
 struct Quantised {
   u32 scale;     // byte
@@ -119,11 +128,11 @@ __device__ __forceinline__ Quantised quantise(const Piece& x) {
   q.scale = scale_byte(largest);
   if constexpr (format == q4n) {
     const u32 scale_bf16 = e4m3_to_bf16(q.scale);
-    const float scale = __uint_as_float(scale_bf16 << 16);
+    const Q4nPoints points(__uint_as_float(scale_bf16 << 16));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      q.codes[i] = q4n_code(lower_half(x.pairs[i]), scale) |
-                   q4n_code(upper_half(x.pairs[i]), scale) << 16;
+      q.codes[i] =
+          points.code(lower_half(x.pairs[i])) | points.code(upper_half(x.pairs[i])) << 16;
       const u32 raw = (q.codes[i] << 6 & 0x01c001c0u) | (q.codes[i] << 12 & 0x80008000u);
       q.fake[i] = multiply_bf16x2(multiply_bf16x2(raw, both_halves(0x7e80)),
                                   both_halves(scale_bf16));

@@ -3,7 +3,6 @@
 // takes every candidate instead of the default and ten seeded ones.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -116,19 +115,9 @@ int64_t row_count(const templates::TensorLayout& layout) {
 }
 
 double element(templates::DType dtype, const std::byte* at) {
-  if (dtype == templates::DType::bf16) {
-    uint16_t half = 0;
-    std::memcpy(&half, at, sizeof(half));
-    return std::bit_cast<float>(uint32_t{half} << 16);
-  }
-  if (dtype == templates::DType::f32) {
-    float value = 0;
-    std::memcpy(&value, at, sizeof(value));
-    return value;
-  }
-  int32_t value = 0;
-  std::memcpy(&value, at, sizeof(value));
-  return value;
+  uint64_t bits = 0;
+  std::memcpy(&bits, at, static_cast<size_t>(templates::dtype_bytes(dtype)));
+  return tuner::element_value(dtype, bits);
 }
 
 // Tensors are filled and read row by row, so that gaps of gigabytes cost nothing on the host.
