@@ -5,6 +5,7 @@
 #include "runtime/choice.h"
 #include "runtime/workload.h"
 #include "tuner/binaries.h"
+#include "tuner/candidates.h"
 #include "tuner/decide.h"
 #include "tuner/device_worker.h"
 #include "tuner/tuner.h"
@@ -101,28 +102,39 @@ class Bench {
   const Gpu& gpu() const { return worker_.info().gpu; }
   PlanWork plan_of(const Subject& subject, const Config& config);
   double ceiling_gb_per_s(double read_bytes, double write_bytes);
+  double ceiling_tflop_per_s();
 
   cache::Store& store_;
   const BenchOptions& options_;
   Binaries binaries_;
   DeviceWorker worker_;
   double launch_ns_ = 0;
-  runtime::TodaysPlans plans_{gpu()};
+  const Target target_{
+      .gpu = options_.limits.empty() ? gpu() : find_gpu(options_.limits),
+      .limits = options_.limits,
+      .device = gpu(),
+  };
+  runtime::TodaysPlans plans_{target_.gpu};
   std::map<int64_t, double> ceilings_;  // by read share in steps
+  double mma_ceiling_ = 0;
 };
 
 PlanWork Bench::plan_of(const Subject& subject, const Config& config) {
   PlanWork work{.op = subject.op,
                 .fixed = subject.fixed,
                 .config = config,
-                .limits = {},
+                .limits = target_.limits,
                 .binaries = {},
                 .smem_bytes = {}};
   for (const templates::KernelLaunch& launch :
-       subject.op->plan(subject.fixed, config, gpu()).kernels) {
-    work.binaries.push_back(binaries_.get(templates::kernel_source(*subject.op, launch),
-                                          gpu().arch(), templates::compile_options(launch)));
-    work.smem_bytes.push_back(launch.dynamic_smem_bytes);
+       subject.op->plan(subject.fixed, config, target_.gpu).kernels) {
+    const auto built_for = [&](const Gpu& which) {
+      return binaries_.get(templates::kernel_source(*subject.op, launch), which.arch(),
+                           templates::compile_options(launch));
+    };
+    work.binaries.push_back(built_for(gpu()));
+    work.smem_bytes.push_back(launched_smem_bytes(
+        target_, launch, work.binaries.back()->resources, built_for(target_.gpu)->resources));
   }
   return work;
 }
@@ -135,6 +147,11 @@ double Bench::ceiling_gb_per_s(double read_bytes, double write_bytes) {
   if (known != ceilings_.end()) return known->second;
   return ceilings_[step] =
              worker_.ceiling_gb_per_s(static_cast<double>(step) * kShareStep, kCeilingBytes);
+}
+
+double Bench::ceiling_tflop_per_s() {
+  if (mma_ceiling_ == 0) mma_ceiling_ = worker_.ceiling_tflop_per_s();
+  return mma_ceiling_;
 }
 
 BenchRow Bench::measure(const Subject& subject) {
@@ -169,9 +186,20 @@ BenchRow Bench::measure(const Subject& subject) {
   row.time_ns = median(samples.times_ns.front());
   row.default_ns = median(samples.times_ns.back());
   const templates::Cost cost = op.cost(templates::with_derived(op, c.sizes));
-  row.bytes = cost.cold_read_bytes + cost.write_bytes;
-  row.ceiling_gb_per_s = ceiling_gb_per_s(cost.cold_read_bytes, cost.write_bytes);
+  // What the layer has just written waits in the L2 only where it fits beside what is written now.
+  double read_bytes = cost.cold_read_bytes;
+  if (cost.warm_read_bytes + cost.write_bytes > static_cast<double>(gpu().l2_bytes))
+    read_bytes += cost.warm_read_bytes;
+  row.bytes = read_bytes + cost.write_bytes;
+  row.ceiling_gb_per_s = ceiling_gb_per_s(read_bytes, cost.write_bytes);
   row.floor_ns = row.bytes / row.ceiling_gb_per_s;
+  if (cost.mma_fma > 0) {
+    constexpr double kNsPerS = 1e9, kTera = 1e12;
+    row.mma_operations = 2 * cost.mma_fma;
+    row.ceiling_tflop_per_s = ceiling_tflop_per_s();
+    row.floor_ns = std::max(
+        row.floor_ns, row.mma_operations / (row.ceiling_tflop_per_s * kTera) * kNsPerS);
+  }
   return row;
 }
 

@@ -108,6 +108,15 @@ int64_t padded_smem_bytes(const Gpu& gpu, int threads, const jit::Resources& res
   return std::max(dynamic_smem_bytes, share - gpu.smem_reserved_per_cta_bytes - fixed_bytes);
 }
 
+int64_t launched_smem_bytes(const Target& target, const KernelLaunch& launch,
+                            const jit::Resources& on_device, const jit::Resources& on_gpu) {
+  if (target.limits.empty()) return launch.dynamic_smem_bytes;
+  const int ctas = ctas_per_sm(target.gpu, launch.threads, on_gpu.registers,
+                               on_gpu.static_smem_bytes + launch.dynamic_smem_bytes);
+  return padded_smem_bytes(target.device, launch.threads, on_device, launch.dynamic_smem_bytes,
+                           ctas);
+}
+
 PlanWork plan_work(const Op& op, const Sizes& fixed, const Target& target,
                    const Candidate& candidate) {
   return {.op = &op,
@@ -200,14 +209,8 @@ CandidateSet make_candidates(const Op& op, const Sizes& fixed, const Target& tar
     for (size_t i = 0; i < candidate.plan.kernels.size(); ++i) {
       const KernelLaunch& launch = candidate.plan.kernels[i];
       const jit::Resources& resources = candidate.gpu_binaries[i]->resources;
-      int64_t smem_bytes = launch.dynamic_smem_bytes;
-      if (!target.limits.empty()) {
-        const int ctas = ctas_per_sm(target.gpu, launch.threads, resources.registers,
-                                     resources.static_smem_bytes + smem_bytes);
-        smem_bytes = padded_smem_bytes(target.device, launch.threads,
-                                       candidate.binaries[i]->resources, smem_bytes, ctas);
-      }
-      candidate.smem_bytes.push_back(smem_bytes);
+      candidate.smem_bytes.push_back(
+          launched_smem_bytes(target, launch, candidate.binaries[i]->resources, resources));
       keys.insert(candidate.binaries[i]->key);
     }
     std::optional<runtime::BrokenLimit> broken =

@@ -71,6 +71,11 @@ CandidateSet make_candidates(const templates::Op& op, const templates::Sizes& fi
 int64_t padded_smem_bytes(const Gpu& gpu, int threads, const jit::Resources& resources,
                           int64_t dynamic_smem_bytes, int ctas);
 
+// Dynamic shared memory of a launch: under `limits` padded so that no more CTAs share an SM of the
+// device than would one of the GPU.
+int64_t launched_smem_bytes(const Target& target, const templates::KernelLaunch& launch,
+                            const jit::Resources& on_device, const jit::Resources& on_gpu);
+
 PlanWork plan_work(const templates::Op& op, const templates::Sizes& fixed, const Target& target,
                    const Candidate& candidate);
 

@@ -86,7 +86,8 @@ const std::vector<std::pair<std::string, std::string>>& tool_kernels() {
       {"tuner/kernels/check.cu", "kiln_poison"},  {"tuner/kernels/check.cu", "kiln_digest"},
       {"tuner/kernels/check.cu", "kiln_compare"}, {"tuner/kernels/rates.cu", "kiln_empty"},
       {"tuner/kernels/rates.cu", "kiln_mix_1"},   {"tuner/kernels/rates.cu", "kiln_mix_2"},
-      {"tuner/kernels/rates.cu", "kiln_mix_4"},   {"tuner/kernels/rates.cu", "kiln_mix_8"}};
+      {"tuner/kernels/rates.cu", "kiln_mix_4"},   {"tuner/kernels/rates.cu", "kiln_mix_8"},
+      {"tuner/kernels/rates.cu", "kiln_multiply"}};
   return kernels;
 }
 
@@ -194,6 +195,16 @@ void DeviceTools::mix(DevicePtr source, int64_t read_bytes, DevicePtr target, in
                      result_.get() + 128};
   launch_grid(fmt::format("kiln_mix_{}", unroll), ctas > 0 ? std::min(ctas, chunks) : chunks,
               &args);
+}
+
+int64_t DeviceTools::multiply(int64_t steps, int64_t ctas) {
+  struct {
+    uint64_t steps;
+    runtime::DevicePtr never;
+  } const args{static_cast<uint64_t>(steps), result_.get() + 128};
+  launch_grid("kiln_multiply", ctas, &args);
+  constexpr int64_t kWarps = 8, kMmaPerStep = 16, kFmaPerMma = 16 * 8 * 16;
+  return ctas * kWarps * steps * kMmaPerStep * kFmaPerMma;
 }
 
 void DeviceTools::empty() {

@@ -115,6 +115,8 @@ class DeviceTools {
   // Reads and writes in 16-byte vectors; `unroll` 1, 2, 4 or 8; 0 CTAs: one per chunk.
   void mix(runtime::DevicePtr source, int64_t read_bytes, runtime::DevicePtr target,
            int64_t write_bytes, int unroll, int64_t ctas);
+  // Runs mma.sync (bf16, fp32 sums) from registers; returns the fma of all.
+  int64_t multiply(int64_t steps, int64_t ctas);
   void empty();
 
  private:

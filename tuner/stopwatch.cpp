@@ -224,4 +224,20 @@ double mix_gb_per_s(DeviceTools& tools, double read_share, int64_t bytes,
   return best;
 }
 
+double mma_tflop_per_s(DeviceTools& tools) {
+  runtime::Device& device = tools.device();
+  constexpr int64_t kSteps = 2000;
+  constexpr int64_t kCtasPerSm = 2;
+  double best = 0;
+  for (int r = 0; r < 7; ++r) {
+    device.begin_capture(tools.stream());
+    const int64_t fma = tools.multiply(kSteps, kCtasPerSm * device.info().gpu.sm_count);
+    const std::unique_ptr<runtime::Graph> graph = device.end_capture(tools.stream());
+    device.launch_graph(*graph, tools.stream());
+    const double time_ns = std::max(busy_replay_ns(device, *graph, tools.stream()), 1.0);
+    best = std::max(best, 2 * static_cast<double>(fma) / time_ns / 1000);
+  }
+  return best;
+}
+
 }  // namespace kiln::tuner

@@ -38,6 +38,9 @@ struct TuneOptions {
   double hang_timeout_s = 3;  // a launch that takes longer kills the child, and is rejected
   uint64_t seed = 1;
   int shortlist = 0;  // compile and try only so many configs of a space, the model's first; 0: all
+  // Verify and time only so many configs a problem: the default, the model's first, and what won at
+  // other sizes of the shape; 0: all. Wide spaces cost more at their ends than they bring.
+  int tries = 32;
   int64_t memory_bytes = 0;  // of the device, at most; 0: 80 % of what is free, at most 24 GiB
   std::function<void(const std::string& line)> log;  // one line per event worth a line
   std::function<void(int done, int total, const std::string& what, double eta_s)> progress;
@@ -114,15 +117,18 @@ struct BenchOptions {
   std::vector<std::string> ops;
   std::string shape;  // JSON; "": the model's shapes
   std::string sizes;  // JSON of dynamic sizes; "": the measured case of every bucket
+  std::string limits;  // the decisions of this GPU, run as it would have to run them; "": none
   std::string worker;
   std::function<void(const std::string& line)> log;
 };
 struct BenchRow {
   std::string op, shape, sizes, config, kind;
   double time_ns = 0, default_ns = 0;
-  double bytes = 0;             // cold reads + writes, the fewest
-  double ceiling_gb_per_s = 0;  // measured for this mix in this run
-  double floor_ns = 0;          // bytes / ceiling
+  double bytes = 0;                // cold reads, reads too large for the L2, and writes: the fewest
+  double ceiling_gb_per_s = 0;     // measured for this mix in this run
+  double mma_operations = 0;       // two an fma
+  double ceiling_tflop_per_s = 0;  // mma.sync, measured in this run; 0: the op has none
+  double floor_ns = 0;             // the longer of bytes and of mma operations, at their ceilings
   double launch_ns = 0;         // an empty kernel, same method
   std::string problem;          // why nothing was measured; "": it was
 };

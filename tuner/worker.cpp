@@ -341,6 +341,10 @@ Reply Worker::answer(const Frame& frame) {
     announce_run(0);
     return {{{"time_ns", empty_launch_ns(*tools_)}}};
   }
+  if (what == "mma_ceiling") {
+    announce_run(0);
+    return {{{"tflop_per_s", mma_tflop_per_s(*tools_)}}};
+  }
   if (what == "ceiling") {
     cases_.clear();
     stopwatch_.reset();

@@ -208,6 +208,23 @@ TEST_F(ToyDevice, BenchTimesTheStoredConfigsBesideTheDefault) {
   EXPECT_TRUE(contains(text.out, "1.00 ms")) << text;
 }
 
+TEST_F(ToyDevice, BenchUnderLimitsTimesTheConfigsOfThatGpu) {
+  const Result before = run({"bench", "--op", "toy", "--limits", "a30", "--json"});
+  ASSERT_EQ(before.code, 0) << before;
+  for (const Json& row : before.json()) EXPECT_EQ(row["kind"], "default") << before;
+  const Result tuned = run({"tune", "--op", "toy", "--limits", "a30"});
+  ASSERT_EQ(tuned.code, 0) << tuned;
+  const Result after = run({"bench", "--op", "toy", "--limits", "a30", "--json"});
+  ASSERT_EQ(after.code, 0) << after;
+  ASSERT_EQ(after.json().size(), 2U) << after;
+  for (const Json& row : after.json()) {
+    EXPECT_EQ(row["kind"], "predicted") << after;  // of a stand-in
+    EXPECT_EQ(row["config"], config(testing::kToyFast)) << after;
+  }
+  const Result unknown = run({"bench", "--op", "toy", "--limits", "a31"});
+  EXPECT_EQ(unknown.code, 2) << unknown;
+}
+
 TEST_F(ToyDevice, SpentBudgetLeavesAPartialDecisionThatTheNextRunTakesUp) {
   // The one that hangs costs more than the budget; whoever comes after it is not tried.
   set_space({testing::kToyDefault, testing::kToyFast, testing::kToyHang, testing::kToyMiddling});

@@ -217,6 +217,15 @@ TEST_F(Search, EveryBadOneIsRejectedWithItsReasonAndTheFastOneWins) {
   EXPECT_EQ(reason_of(testing::kToyFast), "none");
 }
 
+TEST_F(Search, OnlyTheDefaultAndTheModelsFirstAreTriedInAWideSpace) {
+  options_.tries = 2;
+  const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast,
+                                        testing::kToyMiddling, testing::kToyFastMoreRegisters});
+  EXPECT_EQ(row.measured, 2);
+  EXPECT_EQ(row.rejected.at("not tried: the model puts it behind"), 2);
+  EXPECT_GT(row.default_ns, 0);
+}
+
 TEST_F(Search, TieGoesToTheOneWithFewerResources) {
   const ProblemReport row =
       tune_space({testing::kToyDefault, testing::kToyFastMoreRegisters, testing::kToyFast});

@@ -16,6 +16,7 @@ struct BenchArguments {
   std::vector<std::string> ops;
   std::string shape;
   std::string sizes;
+  std::string limits;
 };
 
 Json rows_json(const std::vector<tuner::BenchRow>& rows) {
@@ -31,6 +32,8 @@ Json rows_json(const std::vector<tuner::BenchRow>& rows) {
          {"default_ns", known_number(row.default_ns)},
          {"bytes", row.bytes},
          {"ceiling_gb_per_s", known_number(row.ceiling_gb_per_s)},
+         {"mma_operations", row.mma_operations},
+         {"ceiling_tflop_per_s", known_number(row.ceiling_tflop_per_s)},
          {"floor_ns", known_number(row.floor_ns)},
          {"floor_ratio", row.time_ns > 0 ? known_number(row.floor_ns / row.time_ns) : Json()},
          {"launch_ns", known_number(row.launch_ns)},
@@ -52,6 +55,7 @@ void print_rows(const std::vector<tuner::BenchRow>& rows) {
                {"DEFAULT", Align::right},
                {"BYTES", Align::right},
                {"CEILING", Align::right},
+               {"MMA CEILING", Align::right},
                {"FLOOR", Align::right},
                {"FLOOR/TIME", Align::right},
                {"LAUNCH", Align::right}});
@@ -60,14 +64,17 @@ void print_rows(const std::vector<tuner::BenchRow>& rows) {
     table.add({row.op, sizes_text(row), row.kind, time_text(row.time_ns), time_text(row.default_ns),
                bytes_text(row.bytes),
                row.ceiling_gb_per_s > 0 ? fmt::format("{:.0f} GB/s", row.ceiling_gb_per_s) : "-",
+               row.ceiling_tflop_per_s > 0 ? fmt::format("{:.0f} TFLOP/s", row.ceiling_tflop_per_s)
+                                           : "-",
                time_text(row.floor_ns),
                knows_ratio ? fmt::format("{:.2f}", row.floor_ns / row.time_ns) : "-",
                time_text(row.launch_ns)});
   }
   print(table.text());
   print(
-      "\nCEILING: measured in this run for the op's mix of reads and writes.  FLOOR: bytes / "
-      "ceiling.\nLAUNCH: an empty kernel, timed the same way.\n");
+      "\nCEILING: measured in this run for the op's mix of reads and writes.  MMA CEILING: "
+      "mma.sync from\nregisters, in this run.  FLOOR: the longer of bytes / CEILING and operations "
+      "/ MMA CEILING.\nLAUNCH: an empty kernel, timed the same way.\n");
 }
 
 ExitCode run_bench(const BenchArguments& arguments, const Common& common) {
@@ -100,6 +107,7 @@ ExitCode run_bench(const BenchArguments& arguments, const Common& common) {
   options.ops = arguments.ops;
   options.shape = arguments.shape;
   options.sizes = arguments.sizes;
+  if (!arguments.limits.empty()) options.limits = resolve_gpu(arguments.limits).slug;
   OpenStore store(common, StoreUse::read);
   Progress progress;
   options.log = [&](const std::string& line) { progress.line(line); };
@@ -133,6 +141,7 @@ void add_bench(CLI::App& app, Common& common, Chosen& chosen) {
       add_command(app, common, chosen, "bench", "Time the stored configs beside measured ceilings",
                   fmt::format("  kiln bench\n"
                               "  kiln bench --op {} --shape '{}'\n"
+                              "  kiln bench --limits rtx-3090\n"
                               "  kiln bench --json > bench.json\n"
                               "`kiln show OP` lists the fields of an op's shape and sizes.\n",
                               call.op, call.shape),
@@ -145,6 +154,11 @@ void add_bench(CLI::App& app, Common& common, Chosen& chosen) {
   command
       ->add_option("--sizes", arguments->sizes, "Dynamic sizes (default: the case of every bucket)")
       ->type_name("JSON");
+  command
+      ->add_option("--limits", arguments->limits,
+                   "Run the configs of this GPU as it would have to run them (after `tune "
+                   "--limits`)")
+      ->type_name("SLUG");
 }
 
 }  // namespace kiln::cli

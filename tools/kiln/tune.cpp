@@ -28,6 +28,7 @@ struct TuneArguments {
   std::string workload;
   std::string budget;
   std::string limits;
+  int tries = tuner::TuneOptions{}.tries;
   bool again = false;
   bool invariant = false;
 };
@@ -90,6 +91,7 @@ tuner::TuneOptions tune_options(const TuneArguments& arguments, const std::strin
     }
   }
   options.workload = workload;
+  options.tries = arguments.tries;
   if (!workload.empty())
     runtime::parse_workload(workload);  // mistakes are answered before any work
   options.redo = arguments.again ? tuner::TuneOptions::Redo::again : tuner::TuneOptions::Redo::keep;
@@ -314,6 +316,13 @@ void add_tune(CLI::App& app, Common& common, Chosen& chosen) {
       "does.\n",
       [arguments, &common] { return run_tune(*arguments, common, Verb::tune); });
   add_shared_options(*command, *arguments);
+  command
+      ->add_option("--tries", arguments.tries,
+                  "Configs to verify and time for a problem, those first that the model puts first; "
+                  "0: all")
+      ->type_name("COUNT")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
 }
 
 void add_build(CLI::App& app, Common& common, Chosen& chosen) {

@@ -1,5 +1,5 @@
-// Kernels that measure what the card can do: an empty launch, and streams of reads and writes in
-// any ratio with 16-byte accesses.
+// Kernels that measure what the card can do: an empty launch, streams of reads and writes in any
+// ratio with 16-byte accesses, and the tensor cores from registers.
 //
 // grid  (any)   block (256)   shared: none
 typedef unsigned long long u64;
@@ -49,3 +49,30 @@ extern "C" __global__ void __launch_bounds__(256) kiln_mix_1(MixArgs args) { mix
 extern "C" __global__ void __launch_bounds__(256) kiln_mix_2(MixArgs args) { mix<2>(args); }
 extern "C" __global__ void __launch_bounds__(256) kiln_mix_4(MixArgs args) { mix<4>(args); }
 extern "C" __global__ void __launch_bounds__(256) kiln_mix_8(MixArgs args) { mix<8>(args); }
+
+struct MultiplyArgs {
+  u64 steps;
+  unsigned* never;  // as above
+};
+
+// A step of a warp is 16 mma.m16n8k16 whose sums do not wait for each other.
+extern "C" __global__ void __launch_bounds__(256) kiln_multiply(MultiplyArgs args) {
+  constexpr int sums = 16;
+  constexpr unsigned small = 0x3c003c00;  // two bf16 of 2^-7
+  float sum[sums][4] = {};
+  const unsigned a = small ^ threadIdx.x, b = small;
+  for (u64 step = 0; step < args.steps; ++step) {
+#pragma unroll
+    for (int i = 0; i < sums; ++i) {
+      asm volatile(
+          "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+          "{%4, %4, %4, %4}, {%5, %5}, {%0, %1, %2, %3};"
+          : "+f"(sum[i][0]), "+f"(sum[i][1]), "+f"(sum[i][2]), "+f"(sum[i][3])
+          : "r"(a), "r"(b));
+    }
+  }
+  float all = 0;
+#pragma unroll
+  for (int i = 0; i < sums; ++i) all += sum[i][0] + sum[i][1] + sum[i][2] + sum[i][3];
+  if (all == -1.0f) *args.never = 1;
+}
