@@ -92,7 +92,7 @@ class Search {
   void keep(const Job& job, const cache::TuningResult& result, ProblemReport& report);
   void tell_pin(const Job& job);
   void keep_compiled();
-  static std::string candidates_key(const Job& job);
+  static std::string shape_key(const Job& job);
   const CandidateSet& candidates_of(const Job& job);
   ProblemReport tune_one(const Job& job);
   ProblemReport tune_in_turn(const Job& job, size_t index, size_t count, TuneReport& report);
@@ -163,7 +163,7 @@ class Search {
   std::optional<std::string> wanted_signature_;
   std::map<std::string, runtime::TodaysPlans> todays_plans_;  // by slug
   std::string candidates_key_;
-  std::map<std::string, std::set<std::string>> winners_;  // configs, by the key of their candidates
+  std::map<std::string, std::set<std::string>> winners_;  // configs, by the key of their shape
   CandidateSet candidates_;
 };
 
@@ -395,13 +395,14 @@ void Search::keep_compiled() {
   if (!binaries.empty()) store_.put_kernels(binaries, {});
 }
 
-std::string Search::candidates_key(const Job& job) {
+std::string Search::shape_key(const Job& job) {
   return fmt::format("{} {} {} {}", job.op->name, job.problem.shape, job.target.gpu.slug,
                      job.target.limits);
 }
 
 const CandidateSet& Search::candidates_of(const Job& job) {
-  const std::string key = candidates_key(job);
+  std::string key = shape_key(job);
+  if (options_.shortlist > 0) key += " " + job.problem.bucket;  // each size has its own list
   if (candidates_key_ != key) {
     candidates_key_.clear();
     const Sizes sizes =
@@ -705,7 +706,7 @@ std::vector<Search::Ranked> Search::candidates_to_try(const Job& job, const Size
   });
   if (options_.tries <= 0 || ranked.size() <= static_cast<size_t>(options_.tries)) return ranked;
   const auto rest = ranked.begin() + options_.tries;
-  const std::set<std::string>& winners = winners_[candidates_key(job)];
+  const std::set<std::string>& winners = winners_[shape_key(job)];
   const auto last = std::stable_partition(rest, ranked.end(), [&](const Ranked& each) {
     return winners.contains(each.candidate->text);
   });
@@ -840,7 +841,7 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
                      .time_ns = winner_ns,
                      .default_time_ns = default_ns};
   report.spread_ns = spread(samples.times_ns[verdict.winner]);
-  winners_[candidates_key(job)].insert(winner.text);
+  winners_[shape_key(job)].insert(winner.text);
   if (auto standing = standing_decision(job, kind)) {
     result.decision = std::move(*standing);
     report.spread_ns = 0;  // not of this run

@@ -37,7 +37,9 @@ struct TuneOptions {
   std::string worker;
   double hang_timeout_s = 3;  // a launch that takes longer kills the child, and is rejected
   uint64_t seed = 1;
-  int shortlist = 0;  // compile and try only so many configs of a space, the model's first; 0: all
+  // Compile only so many configs a problem: the default and the model's first by their launch; 0:
+  // all.
+  int shortlist = 0;
   // Verify and time only so many configs a problem: the default, the model's first, and what won at
   // other sizes of the shape; 0: all. Wide spaces cost more at their ends than they bring.
   int tries = 32;

@@ -21,6 +21,8 @@ namespace {
 // architecture.
 const std::vector<std::string> kDefaultGpus = {"a100-sxm4-80gb", "rtx-3090"};
 
+constexpr int kBuildShortlist = 6;  // what is only ranked is not worth long compiling
+
 struct TuneArguments {
   std::vector<std::string> gpus;
   std::string device;
@@ -29,6 +31,7 @@ struct TuneArguments {
   std::string budget;
   std::string limits;
   int tries = tuner::TuneOptions{}.tries;
+  int shortlist = 0;
   bool again = false;
   bool invariant = false;
 };
@@ -92,6 +95,7 @@ tuner::TuneOptions tune_options(const TuneArguments& arguments, const std::strin
   }
   options.workload = workload;
   options.tries = arguments.tries;
+  options.shortlist = arguments.shortlist;
   if (!workload.empty())
     runtime::parse_workload(workload);  // mistakes are answered before any work
   options.redo = arguments.again ? tuner::TuneOptions::Redo::again : tuner::TuneOptions::Redo::keep;
@@ -317,7 +321,7 @@ void add_tune(CLI::App& app, Common& common, Chosen& chosen) {
       [arguments, &common] { return run_tune(*arguments, common, Verb::tune); });
   add_shared_options(*command, *arguments);
   command
-      ->add_option("--tries", arguments.tries,
+      ->add_option("--tries", arguments->tries,
                   "Configs to verify and time for a problem, those first that the model puts first; "
                   "0: all")
       ->type_name("COUNT")
@@ -336,6 +340,14 @@ void add_build(CLI::App& app, Common& common, Chosen& chosen) {
       "driver.\n",
       [arguments, &common] { return run_tune(*arguments, common, Verb::build); });
   add_shared_options(*command, *arguments);
+  arguments->shortlist = kBuildShortlist;
+  command
+      ->add_option("--shortlist", arguments->shortlist,
+                   "Configs to compile for a problem, those first that the model puts first by "
+                   "their launch alone; 0: all")
+      ->type_name("COUNT")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
 }
 
 }  // namespace kiln::cli
