@@ -22,6 +22,37 @@ __device__ __forceinline__ void copy_async(u32 to, const u8* from, bool exists) 
   }
 }
 
+// Copies `source_bytes`, 0 or `bytes`.
+template <int bytes>
+__device__ __forceinline__ void copy_async_some(u32 to, u64 from, u32 source_bytes) {
+  if constexpr (bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(source_bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(bytes),
+                 "r"(source_bytes)
+                 : "memory");
+  }
+}
+
+// Whole warps `count` threads of which meet at barrier `id`, apart from the rest of the CTA.
+__device__ __forceinline__ void barrier(int id, int count) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
+}
+
+// The same; whether the predicate holds for any of the threads.
+__device__ __forceinline__ bool barrier_or(int id, int count, bool predicate) {
+  u32 any;
+  asm volatile(
+      "{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, %2, %3, p; "
+      "selp.u32 %0, 1, 0, q;}"
+      : "=r"(any)
+      : "r"(static_cast<u32>(predicate)), "r"(id), "r"(count)
+      : "memory");
+  return any != 0;
+}
+
 __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;"); }
 
 template <int newer_groups>
