@@ -45,7 +45,7 @@ constexpr int strip_bytes =
     larger(strip_bytes_of<window_format>, strip_bytes_of<compressed_format>);
 // Of a slot and a warp.
 template <int format>
-constexpr int copied_scale_bytes = format == F2 && chunks == 2 ? 8 : 4;
+constexpr int copied_scale_bytes = format == F2&& chunks == 2 ? 8 : 4;
 constexpr int scale_strip_bytes = tile_slots * 8;
 constexpr int rope_bytes =
     window_format == F3 || compressed_format == F3 ? n_tiles * 16 * warp_lanes : 0;
@@ -84,7 +84,7 @@ __device__ __forceinline__ bool is_rope_chunk(int warp, int chunk) {
 }
 
 // First byte of the scales that a warp copies, and where the scale of a lane's chunk stands in
-// them.
+// them (of F2 it is byte t of word `chunk`).
 template <int format>
 __device__ __forceinline__ int scales_of_warp(int warp) {
   if constexpr (format == F1) return (warp * dims_per_warp / 32) & ~3;
@@ -95,7 +95,6 @@ __device__ __forceinline__ int scales_of_warp(int warp) {
 template <int format>
 __device__ __forceinline__ int scale_of_chunk(int warp, int chunk, int t) {
   if constexpr (format == F1) return (warp * dims_per_warp / 32 & 3) + 2 * chunk + (t >> 1);
-  if constexpr (format == F2) return 4 * chunk + t;
   return (warp * dims_per_warp / 64 & 3) + chunk;
 }
 
@@ -103,7 +102,7 @@ __device__ __forceinline__ int scale_of_chunk(int warp, int chunk, int t) {
 struct Place {
   u64 codes;
   i32 to_scales;  // from there
-  u32 unit;       // 16: bytes of a copy; 0: there is no such slot
+  u32 exists;     // 0: there is no such slot
 };
 
 __device__ __forceinline__ Place place_of(const List& list, u32 row, u32 scales, i32 slot) {
@@ -112,14 +111,14 @@ __device__ __forceinline__ Place place_of(const List& list, u32 row, u32 scales,
   const u32 size = list.page_size;
   const u32 page = (size & (size - 1)) == 0 ? index >> (31 - __clz(size)) : index / size;
   const u32 entry = index - page * size;
-  const u64 codes = reinterpret_cast<u64>(list.cache) + static_cast<i64>(page) * list.page_stride +
-                    entry * row;
-  return {codes, static_cast<i32>(size * row + entry * scales - entry * row), exists ? 16u : 0u};
+  const u64 codes =
+      reinterpret_cast<u64>(list.cache) + static_cast<i64>(page) * list.page_stride + entry * row;
+  return {codes, static_cast<i32>(size * row + entry * scales - entry * row), exists};
 }
 
 __device__ __forceinline__ void store_place(u32 to, const Place& place) {
   store_shared_16(to, {static_cast<u32>(place.codes), static_cast<u32>(place.codes >> 32),
-                       static_cast<u32>(place.to_scales), place.unit});
+                       static_cast<u32>(place.to_scales), place.exists});
 }
 
 __device__ __forceinline__ Place load_place(u32 from) {
@@ -149,9 +148,9 @@ __device__ __forceinline__ void request_tile(u32 places, const Strip& strip, int
 #pragma unroll
       for (int i = 0; i < rounds_at_once; ++i) {
         const int slot = (first + i) * slots_at_once + lane / units;
-        const u32 to = strip.codes + (slot / 8 * chunks + unit / 2) * 256 + slot % 8 * 32 +
-                       unit % 2 * 16;
-        copy_async_some<16>(to, place[i].codes + first_byte, place[i].unit);
+        const u32 to =
+            strip.codes + (slot / 8 * chunks + unit / 2) * 256 + slot % 8 * 32 + unit % 2 * 16;
+        copy_async_if<16>(to, place[i].codes + first_byte, place[i].exists);
       }
     }
   } else {
@@ -173,11 +172,11 @@ __device__ __forceinline__ void request_tile(u32 places, const Strip& strip, int
             const int owner = 4 * g + 2 * half + (t >> 1);
             const u32 second =
                 format == F4 ? unit + 16 * warp_lanes : strip.rope + i * 16 * warp_lanes;
-            copy_async_some<16>(((t & 1) == 0 ? unit : second) + owner * 16,
-                                elements + 64 * half + 16 * t, place.unit);
+            copy_async_if<16>(((t & 1) == 0 ? unit : second) + owner * 16,
+                              elements + 64 * half + 16 * t, place.exists);
           }
         } else {
-          copy_async_some<16>(unit + lane * 16, place.codes + first_dim + 16 * t, place.unit);
+          copy_async_if<16>(unit + lane * 16, place.codes + first_dim + 16 * t, place.exists);
         }
       }
     }
@@ -186,9 +185,9 @@ __device__ __forceinline__ void request_tile(u32 places, const Strip& strip, int
     if (tile_slots == warp_lanes || lane < tile_slots) {
       constexpr int bytes = copied_scale_bytes<format>;
       const Place place = load_place(places + lane * 16);
-      copy_async_some<bytes>(strip.scales + (lane % 8 * n_tiles + lane / 8) * bytes,
-                             place.codes + place.to_scales + scales_of_warp<format>(warp),
-                             place.unit * bytes / 16);
+      copy_async_if<bytes>(strip.scales + (lane % 8 * n_tiles + lane / 8) * bytes,
+                           place.codes + place.to_scales + scales_of_warp<format>(warp),
+                           place.exists);
     }
   }
 }

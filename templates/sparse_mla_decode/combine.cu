@@ -1,13 +1,13 @@
 // Joins the splits of sparse_mla_decode (ops.md B14.1).
 //   M = max_s reference_s   w_s = exp2(reference_s - M)
 //   out[t, h] = sum_s w_s * output_s / (sum_s w_s * sum_s + exp(sink[h] - M))
-// grid  (num_rows * head_blocks * warps * m_tiles * k_tiles / units_per_cta)
-// block (32 * units_per_cta)
-// shared  of each warp: the parts of a round, as they are; the weights of each split and 8 heads
+// grid  (num_rows * head_blocks * warps * m_tiles * k_tiles / units_per_cta)   block (128)
+// shared  of each warp: its parts, as they are; the weights of each split and 8 heads; its sums
 //
-// A warp joins one unit: one k-tile of one m-tile, as the decode kernel's lanes hold it. Splits are
-// added in order. All parts are requested at once, by cp.async: it leaves the order of the requests
-// to the program, where loads to registers are moved to their uses.
+// Four warps, or one, join a unit: one k-tile of one m-tile, as the decode kernel's lanes hold it.
+// Each adds its splits in order, then the first adds the sums of the others in order. All parts are
+// requested at once, by cp.async: it leaves the order of requests to the program, where loads to
+// registers are moved to their uses.
 #include "kiln_args.h"
 #include "kiln_constants.h"
 #include "templates/common/shared.cuh"
@@ -15,7 +15,10 @@
 #include "templates/sparse_mla_decode/layout.cuh"
 
 constexpr int units_per_block = warps * m_tiles * k_tiles;  // of one row and head block
-constexpr int splits_at_a_time = splits < 20 ? splits : 20;
+constexpr int block_warps = 4;
+constexpr int warps_per_unit = block_warps / units_per_cta;
+constexpr int most_splits = (splits + warps_per_unit - 1) / warps_per_unit;  // of a warp
+constexpr int splits_at_a_time = most_splits < 8 ? most_splits : 8;
 constexpr int states_per_lane = (splits + 3) / 4;  // four lanes share the splits of a head
 constexpr int part_bytes = octets * warp_lanes * 16;
 
@@ -24,28 +27,27 @@ struct Room {
   float2 weights[splits][8];  // of the upper and the lower head
 };
 
-__device__ __forceinline__ void request_parts(u32 parts, const float4* from, int first, int lane) {
+__device__ __forceinline__ void request_parts(u32 parts, const float4* from, int first, int end,
+                                              int lane) {
 #pragma unroll
   for (int i = 0; i < splits_at_a_time; ++i) {
-    if (first + i >= splits) break;
+    if (first + i >= end) break;
 #pragma unroll
-    for (int o = 0; o < octets; ++o) {
-      copy_async_some<16>(parts + i * part_bytes + (o * warp_lanes + lane) * 16,
-                          reinterpret_cast<u64>(from + (first + i) * partials_per_split +
-                                                o * warp_lanes),
-                          16);
-    }
+    for (int o = 0; o < octets; ++o)
+      copy_async_16(parts + i * part_bytes + (o * warp_lanes + lane) * 16,
+                    from + (first + i) * partials_per_split + o * warp_lanes);
   }
   copy_async_commit();
 }
 
-extern "C" __global__ void __launch_bounds__(32 * units_per_cta)
+extern "C" __global__ void __launch_bounds__(32 * block_warps)
     sparse_mla_combine(const __grid_constant__ Args args) {
-  __shared__ Room rooms[units_per_cta];
+  __shared__ Room rooms[block_warps];
   const int lane = lane_id();
   const int g = lane / 4;
   const int t = lane % 4;
-  const u32 unit = blockIdx.x * units_per_cta + warp_id();
+  const int part_of_unit = warp_id() % warps_per_unit;
+  const u32 unit = blockIdx.x * units_per_cta + warp_id() / warps_per_unit;
   const int unit_in_block = static_cast<int>(unit % units_per_block);
   const int head_block = static_cast<int>(unit / units_per_block % head_blocks);
   const i64 row = unit / (units_per_block * head_blocks);
@@ -58,7 +60,9 @@ extern "C" __global__ void __launch_bounds__(32 * units_per_cta)
 
   const float4* from =
       partial_fragments(args, row, 0, head_block, warp) + fragment * octets * warp_lanes + lane;
-  request_parts(parts, from, 0, lane);
+  const int begin = splits * part_of_unit / warps_per_unit;
+  const int end = splits * (part_of_unit + 1) / warps_per_unit;
+  request_parts(parts, from, begin, end, lane);
 
   const SoftmaxState* states = partial_state(args, row, 0, head_block) + 16 * m + g;
   SoftmaxState mine[2][states_per_lane];
@@ -98,16 +102,17 @@ extern "C" __global__ void __launch_bounds__(32 * units_per_cta)
   }
   float inverse[2];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) inverse[half] = inverse_denominator(sinks[half], joined[half]);
+  for (int half = 0; half < 2; ++half)
+    inverse[half] = inverse_denominator(sinks[half], joined[half]);
   __syncwarp();
 
   float4 sums[octets] = {};
-  for (int first = 0; first < splits; first += splits_at_a_time) {
-    if (first > 0) request_parts(parts, from, first, lane);
+  for (int first = begin; first < end; first += splits_at_a_time) {
+    if (first > begin) request_parts(parts, from, first, end, lane);
     copy_async_wait<0>();
-#pragma unroll 5
+#pragma unroll
     for (int i = 0; i < splits_at_a_time; ++i) {
-      if (splits % splits_at_a_time != 0 && first + i >= splits) break;
+      if (first + i >= end) break;
       const uint2 pair = load_shared_8(weights + ((first + i) * 8 + g) * 8);
       const float w0 = __uint_as_float(pair.x);
       const float w1 = __uint_as_float(pair.y);
@@ -118,6 +123,30 @@ extern "C" __global__ void __launch_bounds__(32 * units_per_cta)
         sums[o].y = __fmaf_rn(w0, __uint_as_float(part.y), sums[o].y);
         sums[o].z = __fmaf_rn(w1, __uint_as_float(part.z), sums[o].z);
         sums[o].w = __fmaf_rn(w1, __uint_as_float(part.w), sums[o].w);
+      }
+    }
+  }
+  if constexpr (warps_per_unit > 1) {
+    // Sums lie where the lane's parts were.
+    if (part_of_unit > 0) {
+#pragma unroll
+      for (int o = 0; o < octets; ++o)
+        store_shared_16(parts + (o * warp_lanes + lane) * 16,
+                        {__float_as_uint(sums[o].x), __float_as_uint(sums[o].y),
+                         __float_as_uint(sums[o].z), __float_as_uint(sums[o].w)});
+    }
+    __syncthreads();
+    if (part_of_unit > 0) return;
+#pragma unroll
+    for (int source = 1; source < warps_per_unit; ++source) {
+#pragma unroll
+      for (int o = 0; o < octets; ++o) {
+        const uint4 part = load_shared_16(parts + source * static_cast<u32>(sizeof(Room)) +
+                                          (o * warp_lanes + lane) * 16);
+        sums[o].x = __fadd_rn(sums[o].x, __uint_as_float(part.x));
+        sums[o].y = __fadd_rn(sums[o].y, __uint_as_float(part.y));
+        sums[o].z = __fadd_rn(sums[o].z, __uint_as_float(part.z));
+        sums[o].w = __fadd_rn(sums[o].w, __uint_as_float(part.w));
       }
     }
   }

@@ -187,31 +187,44 @@ __device__ __forceinline__ i32 slot_of_tile(const List& list, int tile, int lane
 
 // --- scores
 
+// Fragments of q in the order of their use, some ahead of it.
+constexpr int query_steps = m_tiles * k_tiles;
+constexpr int queries_ahead = 2;
+
+__device__ __forceinline__ uint4 query_of_step(const Queries& queries, int step) {
+  const int first = step / (k_tiles * m_tiles_at_once) * m_tiles_at_once;
+  const int in_round = step % (k_tiles * m_tiles_at_once);
+  return query_fragment(queries, first + in_round % m_tiles_at_once, in_round / m_tiles_at_once);
+}
+
+__device__ __forceinline__ void start_queries(const Queries& queries,
+                                              uint4 (&ahead)[queries_ahead]) {
+#pragma unroll
+  for (int step = 0; step < queries_ahead; ++step) ahead[step] = query_of_step(queries, step);
+}
+
 // Sums over the warp's dims of all heads and slots, to the warp's place in every group of 8 heads.
 // Lane (g, t) holds slots 2t and 2t + 1 of head g; rows of n-tiles are swizzled for the readers.
 __device__ __forceinline__ void score_tile(const Queries& queries, const KeyFragments& keys,
-                                           u32 scores, int warp, int lane) {
+                                           uint4 (&ahead)[queries_ahead], u32 scores, int warp,
+                                           int lane) {
 #pragma unroll
   for (int first = 0; first < m_tiles; first += m_tiles_at_once) {
     // Two chains where there are few accumulators: each mma waits for the one before it.
     constexpr int chains = n_tiles < 4 ? 2 : 1;
     float chain_sums[chains][m_tiles_at_once][n_tiles][4] = {};
     constexpr int steps = k_tiles * m_tiles_at_once;
-    const auto fragment_of = [&](int step) {
-      return query_fragment(queries, first + step % m_tiles_at_once, step / m_tiles_at_once);
-    };
-    uint4 query = fragment_of(0);
-    uint4 next = fragment_of(1);
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
       const int m = step % m_tiles_at_once;
       const int j = step / m_tiles_at_once;
-      const uint4 after_next = step + 2 < steps ? fragment_of(step + 2) : next;
+      const int of_all = first * k_tiles + step;
+      const uint4 query = ahead[of_all % queries_ahead];
 #pragma unroll
       for (int i = 0; i < n_tiles; ++i)
         mma_bf16(chain_sums[j % chains][m][i], query, keys[i][j][0], keys[i][j][1]);
-      query = next;
-      next = after_next;
+      if (of_all + queries_ahead < query_steps)
+        ahead[of_all % queries_ahead] = query_of_step(queries, of_all + queries_ahead);
     }
     float(&sums)[m_tiles_at_once][n_tiles][4] = chain_sums[0];
     if constexpr (chains == 2) {
@@ -419,7 +432,8 @@ __device__ __forceinline__ void add_values(Output& output, const KeyFragments& v
 // lane's heads: upper and lower of each m-tile.
 using JoinWeights = float[groups][m_tiles][2];
 
-__device__ __forceinline__ SoftmaxState join_states(u32 states, int head, float (&weights)[groups]) {
+__device__ __forceinline__ SoftmaxState join_states(u32 states, int head,
+                                                    float (&weights)[groups]) {
   SoftmaxState of_group[groups];
   float reference = minus_infinity;
 #pragma unroll
@@ -441,8 +455,11 @@ __device__ __forceinline__ SoftmaxState join_states(u32 states, int head, float 
 __device__ __forceinline__ u32 exchange_place(u32 shared, int owner, int source, int warp,
                                               int lane) {
   const int other = source < owner ? source : source - 1;
-  return shared + ((((owner * (groups - 1) + other) * warps + warp) * m_tiles * joined_k_tiles *
-                    octets) * warp_lanes + lane) * 16;
+  return shared +
+         ((((owner * (groups - 1) + other) * warps + warp) * m_tiles * joined_k_tiles * octets) *
+              warp_lanes +
+          lane) *
+             16;
 }
 
 using JoinedOutput = float[m_tiles][joined_k_tiles][octets][4];
@@ -499,8 +516,7 @@ __device__ __forceinline__ void join_output(const Output& output, const JoinWeig
           }
 #pragma unroll
           for (int e = 0; e < 4; ++e)
-            joined[m][j][o][e] =
-                __fmaf_rn(weights[source][m][e / 2], part[e], joined[m][j][o][e]);
+            joined[m][j][o][e] = __fmaf_rn(weights[source][m][e / 2], part[e], joined[m][j][o][e]);
         }
       }
     }
@@ -610,6 +626,12 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
   i32 slot = slot_of_tile(choose(guess_in_window, window, compressed),
                           guess_in_window ? guess : guess - window_tiles, lane);
   const i32 lens[2] = {args.window_lens[row], has_compressed ? args.compressed_lens[row] : 0};
+  // Before the cache rows: loads return in order, and these come from L2.
+  RawQueries raw;
+  request_queries(args, row, head_block, group, warp, lane, raw);
+  float sink = minus_infinity;
+  if (splits == 1 && static_cast<int>(threadIdx.x) < heads_per_cta)
+    sink = load_sink(args, head_block * heads_per_cta + static_cast<int>(threadIdx.x));
 
   Tiles tiles;
   tiles.first_window = min(begin, window_tiles);
@@ -627,8 +649,9 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
     return is_window(i) ? tiles.first_window + i : tiles.first_compressed + i - tiles.num_window;
   };
   const auto load_slot = [&](int i) -> i32 {
-    return i < tiles.count ? slot_of_tile(choose(is_window(i), window, compressed), tile_in_list(i), lane)
-                           : -1;
+    return i < tiles.count
+               ? slot_of_tile(choose(is_window(i), window, compressed), tile_in_list(i), lane)
+               : -1;
   };
   // Places of the warp's tile of a block; slots of the next block.
   const auto place_tile = [&](int i) {
@@ -639,7 +662,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
       const Place place =
           place_of(list, in_window ? row_bytes<window_format> : row_bytes<compressed_format>,
                    in_window ? scale_bytes<window_format> : scale_bytes<compressed_format>, slot);
-      const u32 exist = __ballot_sync(all_lanes, place.unit != 0);
+      const u32 exist = __ballot_sync(all_lanes, place.exists != 0);
       if (tile_slots == warp_lanes || lane < tile_slots)
         store_place(mine + places_at + (at * tile_slots + lane) * 16, place);
       if (lane == 0) store_shared_4(mine + masks_at + at * 4, exist);
@@ -681,12 +704,6 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
 
 #pragma unroll 1
   for (int i = 0; i < stages; ++i) request(i, mine + stages_at + i * stage_bytes);
-  // Queries come from L2, sooner than the cache rows.
-  RawQueries raw;
-  request_queries(args, row, head_block, group, warp, lane, raw);
-  float sink = minus_infinity;
-  if (splits == 1 && static_cast<int>(threadIdx.x) < heads_per_cta)
-    sink = load_sink(args, head_block * heads_per_cta + static_cast<int>(threadIdx.x));
   keep_queries(shared + queries_at, group, warp, lane, raw, queries);
   if (splits == 1 && static_cast<int>(threadIdx.x) < heads_per_cta)
     store_shared_float(shared + sinks_at + static_cast<int>(threadIdx.x) * 4, sink);
@@ -709,10 +726,12 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
       decode_tile<compressed_format>(keys, strip, warp, lane);
     }
     __syncwarp();
+    uint4 queries_at_hand[queries_ahead];
+    start_queries(queries, queries_at_hand);
     request(i + stages, stage);
     stage = stage + stage_bytes == mine + scores_at ? mine + stages_at : stage + stage_bytes;
 
-    score_tile(queries, keys, mine + scores_at, warp, lane);
+    score_tile(queries, keys, queries_at_hand, mine + scores_at, warp, lane);
     const u32 existing = load_shared_4(mine + masks_at + static_cast<u32>(i) % place_tiles * 4);
     transpose_keys(keys);
     barrier(1 + group, 32 * warps);

@@ -92,8 +92,7 @@ __device__ __forceinline__ float load_sink(const Args& args, int head) {
 // 1 / (sum + exp2(sink - reference)); 0 for a row without slots, so that its output is +0.
 __device__ __forceinline__ float inverse_denominator(float sink, const SoftmaxState& state) {
   if (state.reference == minus_infinity) return 0.0f;
-  return reciprocal_approx(
-      __fadd_rn(state.sum, exp2_approx(__fsub_rn(sink, state.reference))));
+  return reciprocal_approx(__fadd_rn(state.sum, exp2_approx(__fsub_rn(sink, state.reference))));
 }
 
 __device__ __forceinline__ void store_lse(const Args& args, i64 row, int head,

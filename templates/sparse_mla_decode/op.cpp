@@ -102,8 +102,7 @@ int64_t smem_bytes(const Sizes& s, const Config& c) {
   const int64_t scores = head_groups * t.warps * t.n_tiles * 256;
   const int64_t probabilities = t.probability_terms * t.m_tiles * (t.n_tiles / 2) * 512;
   const int64_t places = 2 * t.warps * (16 * c["tile_slots"] + 4);
-  const int64_t group =
-      places + 4 * t.heads_per_cta + c["stages"] * stage + scores + probabilities;
+  const int64_t group = places + 4 * t.heads_per_cta + c["stages"] * stage + scores + probabilities;
   const int64_t kept = (4 + 8 * t.groups) * t.heads_per_cta;
   const int64_t exchange = (t.groups - 1) * t.heads_per_cta * 4 * kHeadDim;
   return kept + std::max(queries + t.groups * group, exchange);
@@ -158,10 +157,9 @@ Space space(const Sizes&, const Gpu&) {
        }},
       {"the tiles of a thread would not fit its registers",
        [](const Sizes& s, const Config& c, const Gpu& gpu) {
-         const int64_t given =
-             std::min<int64_t>(gpu.max_registers_per_thread + 1,
-                               gpu.registers_per_sm /
-                                   (32 * c["warps"] * c["groups"] * c["ctas_per_sm"]));
+         const int64_t given = std::min<int64_t>(
+             gpu.max_registers_per_thread + 1,
+             gpu.registers_per_sm / (32 * c["warps"] * c["groups"] * c["ctas_per_sm"]));
          return least_registers(s, c) <= given;
        }},
       {"the CTAs of an SM would want more shared memory than it has",
@@ -177,9 +175,9 @@ Space space(const Sizes&, const Gpu&) {
 
 // One split needs no workspace, whatever the number of rows.
 Config default_config(const Sizes&) {
-  return {{"tile_slots", 16},   {"splits", 1},         {"heads_per_cta", 16},
-          {"warps", 4},         {"stages", 1},         {"query_quarters_in_registers", 0},
-          {"score_m_tiles", 1}, {"groups", 1},         {"ctas_per_sm", 2}};
+  return {{"tile_slots", 16},   {"splits", 1}, {"heads_per_cta", 16},
+          {"warps", 4},         {"stages", 1}, {"query_quarters_in_registers", 0},
+          {"score_m_tiles", 1}, {"groups", 1}, {"ctas_per_sm", 2}};
 }
 
 jit::Constant constant(std::string name, int64_t value) {
@@ -217,13 +215,15 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   plan.kernels.push_back(std::move(decode));
 
   if (t.splits > 1) {
-    constexpr int64_t kUnitsPerCta = 1;  // few bytes a CTA, so many CTAs
+    // Four warps share the parts of a unit where there are many of them.
+    constexpr int64_t kCombineWarps = 4;
+    const int64_t units_per_cta = t.splits >= 8 ? 1 : kCombineWarps;
     KernelLaunch combine{.file = "combine.cu", .entry = "sparse_mla_combine"};
     combine.constants = shared_by_both;
-    combine.constants.push_back(constant("units_per_cta", kUnitsPerCta));
-    combine.grid_x = {.scale = t.head_blocks * t.warps * t.m_tiles * t.k_tiles / kUnitsPerCta,
+    combine.constants.push_back(constant("units_per_cta", units_per_cta));
+    combine.grid_x = {.scale = t.head_blocks * t.warps * t.m_tiles * t.k_tiles / units_per_cta,
                       .terms = {{"T"}}};
-    combine.threads = static_cast<int>(32 * kUnitsPerCta);
+    combine.threads = static_cast<int>(32 * kCombineWarps);
     plan.kernels.push_back(std::move(combine));
     // Of each row, split and head: the unnormalised output in fp32, its reference, its sum.
     plan.workspace_bytes = {
