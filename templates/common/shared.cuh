@@ -1,5 +1,4 @@
-// Shared memory by 32-bit address, and cp.async into it. A copy of 0 source bytes writes zeros and
-// reads nothing.
+// Shared memory by 32-bit address, cp.async into it, and barriers of a part of the CTA.
 #pragma once
 
 #include "templates/common/types.cuh"
@@ -8,18 +7,50 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
 }
 
+// Copies if `exists` is not 0, else stores zeros. A copy of 0 bytes does the same, but costs four
+// more instructions to aim its address.
 template <int bytes>
-__device__ __forceinline__ void copy_async(u32 to, const u8* from, bool exists) {
-  const int source_bytes = exists ? bytes : 0;
+__device__ __forceinline__ void copy_async_if(u32 to, u64 from, u32 exists) {
   if constexpr (bytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(source_bytes)
-                 : "memory");
+    asm volatile(
+        "{.reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16; "
+        "@!p st.shared.v4.u32 [%0], {%3, %3, %3, %3};}" ::"r"(to),
+        "l"(from), "r"(exists), "r"(0)
+        : "memory");
+  } else if constexpr (bytes == 8) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.ca.shared.global [%0], [%1], 8; "
+        "@!p st.shared.v2.u32 [%0], {%3, %3};}" ::"r"(to),
+        "l"(from), "r"(exists), "r"(0)
+        : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(bytes),
-                 "r"(source_bytes)
-                 : "memory");
+    asm volatile(
+        "{.reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.ca.shared.global [%0], [%1], 4; "
+        "@!p st.shared.u32 [%0], %3;}" ::"r"(to),
+        "l"(from), "r"(exists), "r"(0)
+        : "memory");
   }
+}
+
+__device__ __forceinline__ void copy_async_16(u32 to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// Whole warps `count` threads of which meet at barrier `id`, apart from the rest of the CTA.
+__device__ __forceinline__ void barrier(int id, int count) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
+}
+
+// The same; whether the predicate holds for any of the threads.
+__device__ __forceinline__ bool barrier_or(int id, int count, bool predicate) {
+  u32 any;
+  asm volatile(
+      "{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, %2, %3, p; "
+      "selp.u32 %0, 1, 0, q;}"
+      : "=r"(any)
+      : "r"(static_cast<u32>(predicate)), "r"(id), "r"(count)
+      : "memory");
+  return any != 0;
 }
 
 __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;"); }

@@ -9,7 +9,8 @@
 // A strip holds, for n-tile i (8 slots), chunk c (64 dims) and lane (g, t), the lane's 16 elements
 // of slot 8i + g: 16 bytes of FP8, 8 of FP4, 32 of bf16 (two units of 16). After the codes of all
 // warps stands one more unit per n-tile for F3, whose last chunk is bf16. The scales of the warp's
-// dims lie in 8 bytes a slot.
+// dims lie in 4 or 8 bytes a slot, slot 8i + g at g * n_tiles + i, so that a lane finds those of
+// its slots side by side.
 #pragma once
 
 #include "templates/common/decode.cuh"
@@ -42,6 +43,9 @@ constexpr int strip_bytes_of =
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr int strip_bytes =
     larger(strip_bytes_of<window_format>, strip_bytes_of<compressed_format>);
+// Of a slot and a warp.
+template <int format>
+constexpr int copied_scale_bytes = format == F2&& chunks == 2 ? 8 : 4;
 constexpr int scale_strip_bytes = tile_slots * 8;
 constexpr int rope_bytes =
     window_format == F3 || compressed_format == F3 ? n_tiles * 16 * warp_lanes : 0;
@@ -80,7 +84,7 @@ __device__ __forceinline__ bool is_rope_chunk(int warp, int chunk) {
 }
 
 // First byte of the scales that a warp copies, and where the scale of a lane's chunk stands in
-// them.
+// them (of F2 it is byte t of word `chunk`).
 template <int format>
 __device__ __forceinline__ int scales_of_warp(int warp) {
   if constexpr (format == F1) return (warp * dims_per_warp / 32) & ~3;
@@ -91,63 +95,101 @@ __device__ __forceinline__ int scales_of_warp(int warp) {
 template <int format>
 __device__ __forceinline__ int scale_of_chunk(int warp, int chunk, int t) {
   if constexpr (format == F1) return (warp * dims_per_warp / 32 & 3) + 2 * chunk + (t >> 1);
-  if constexpr (format == F2) return 4 * chunk + t;
   return (warp * dims_per_warp / 64 & 3) + chunk;
 }
 
-// Requests the tile whose slot number `lane` (mod tile_slots) is `slot`, or -1. Returns which slots
-// exist, one bit each.
-template <int format>
-__device__ __forceinline__ u32 request_tile(const List& list, i32 slot, const Strip& strip,
-                                            int warp, int lane) {
-  const int g = lane / 4;
-  const int t = lane % 4;
-  const bool exists = static_cast<u32>(slot) < list.num_slots;
-  const u32 existing = __ballot_sync(all_lanes, exists);
+// Where the entry of a column stands: computed once for all warps, as a page takes a division.
+struct Place {
+  u64 codes;
+  i32 to_scales;  // from there
+  u32 exists;     // 0: there is no such slot
+};
 
+__device__ __forceinline__ Place place_of(const List& list, u32 row, u32 scales, i32 slot) {
+  const bool exists = static_cast<u32>(slot) < list.num_slots;
   const u32 index = exists ? static_cast<u32>(slot) : 0;
   const u32 size = list.page_size;
   const u32 page = (size & (size - 1)) == 0 ? index >> (31 - __clz(size)) : index / size;
   const u32 entry = index - page * size;
-  const u8* base = list.cache + static_cast<i64>(page) * list.page_stride;
-  const u64 codes = reinterpret_cast<u64>(base + entry * row_bytes<format>);
+  const u64 codes =
+      reinterpret_cast<u64>(list.cache) + static_cast<i64>(page) * list.page_stride + entry * row;
+  return {codes, static_cast<i32>(size * row + entry * scales - entry * row), exists};
+}
 
-  if constexpr (format != F4) {
-    const u8* scales = base + static_cast<u64>(size) * row_bytes<format> +
-                       entry * scale_bytes<format> + scales_of_warp<format>(warp);
-    constexpr int copied = format == F2 && chunks == 2 ? 8 : 4;
-    if (lane < tile_slots) copy_async<copied>(strip.scales + lane * 8, scales, exists);
-  }
+__device__ __forceinline__ void store_place(u32 to, const Place& place) {
+  store_shared_16(to, {static_cast<u32>(place.codes), static_cast<u32>(place.codes >> 32),
+                       static_cast<u32>(place.to_scales), place.exists});
+}
+
+__device__ __forceinline__ Place load_place(u32 from) {
+  const uint4 words = load_shared_16(from);
+  return {words.x | static_cast<u64>(words.y) << 32, static_cast<i32>(words.z), words.w};
+}
+
+// Requests the tile whose slots have their places at `places`.
+template <int format>
+__device__ __forceinline__ void request_tile(u32 places, const Strip& strip, int warp, int lane) {
+  const int g = lane / 4;
+  const int t = lane % 4;
+  if constexpr (format == F2) {
+    // Neighbouring lanes take neighbouring units of 16 bytes, of which a chunk has two.
+    constexpr int units = 2 * chunks;
+    constexpr int slots_at_once = warp_lanes / units;
+    const int unit = lane % units;
+    const int first_byte = warp * dims_per_warp / 2 + unit * 16;
+    constexpr int rounds = tile_slots / slots_at_once;
+    constexpr int rounds_at_once = rounds < 2 ? rounds : 2;  // places are loaded side by side
 #pragma unroll
-  for (int i = 0; i < n_tiles; ++i) {
-    const int from = 8 * i + g;
-    const u8* row = reinterpret_cast<const u8*>(__shfl_sync(all_lanes, codes, from));
-    const bool row_exists = (existing >> from & 1) != 0;
+    for (int first = 0; first < rounds; first += rounds_at_once) {
+      Place place[rounds_at_once];
 #pragma unroll
-    for (int c = 0; c < chunks; ++c) {
-      const int first_dim = warp * dims_per_warp + c * chunk_dims;
-      const u32 unit = strip.codes +
-                       (i * chunks + c) * units_per_chunk<format> * unit_bytes<format> * warp_lanes;
-      if (format == F4 || is_rope_chunk<format>(warp, c)) {
-        // Four lanes copy 64 neighbouring bytes at a time: lane t the eight elements of its
-        // neighbour.
-        const u8* elements = format == F4 ? row + 2 * first_dim : row + first_dim;
+      for (int i = 0; i < rounds_at_once; ++i)
+        place[i] = load_place(places + ((first + i) * slots_at_once + lane / units) * 16);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int owner = 4 * g + 2 * half + (t >> 1);
-          const u32 second =
-              format == F4 ? unit + 16 * warp_lanes : strip.rope + i * 16 * warp_lanes;
-          copy_async<16>(((t & 1) == 0 ? unit : second) + owner * 16, elements + 64 * half + 16 * t,
-                         row_exists);
+      for (int i = 0; i < rounds_at_once; ++i) {
+        const int slot = (first + i) * slots_at_once + lane / units;
+        const u32 to =
+            strip.codes + (slot / 8 * chunks + unit / 2) * 256 + slot % 8 * 32 + unit % 2 * 16;
+        copy_async_if<16>(to, place[i].codes + first_byte, place[i].exists);
+      }
+    }
+  } else {
+    Place next = load_place(places + g * 16);
+#pragma unroll
+    for (int i = 0; i < n_tiles; ++i) {
+      const Place place = next;
+      if (i + 1 < n_tiles) next = load_place(places + (8 * i + 8 + g) * 16);
+#pragma unroll
+      for (int c = 0; c < chunks; ++c) {
+        const int first_dim = warp * dims_per_warp + c * chunk_dims;
+        const u32 unit = strip.codes + (i * chunks + c) * units_per_chunk<format> * 16 * warp_lanes;
+        if (format == F4 || is_rope_chunk<format>(warp, c)) {
+          // Four lanes copy 64 neighbouring bytes at a time: lane t the eight elements of its
+          // neighbour.
+          const u64 elements = place.codes + (format == F4 ? 2 * first_dim : first_dim);
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int owner = 4 * g + 2 * half + (t >> 1);
+            const u32 second =
+                format == F4 ? unit + 16 * warp_lanes : strip.rope + i * 16 * warp_lanes;
+            copy_async_if<16>(((t & 1) == 0 ? unit : second) + owner * 16,
+                              elements + 64 * half + 16 * t, place.exists);
+          }
+        } else {
+          copy_async_if<16>(unit + lane * 16, place.codes + first_dim + 16 * t, place.exists);
         }
-      } else if constexpr (format == F2) {
-        copy_async<8>(unit + lane * 8, row + first_dim / 2 + 8 * t, row_exists);
-      } else {
-        copy_async<16>(unit + lane * 16, row + first_dim + 16 * t, row_exists);
       }
     }
   }
-  return existing;
+  if constexpr (format != F4) {
+    if (tile_slots == warp_lanes || lane < tile_slots) {
+      constexpr int bytes = copied_scale_bytes<format>;
+      const Place place = load_place(places + lane * 16);
+      copy_async_if<bytes>(strip.scales + (lane % 8 * n_tiles + lane / 8) * bytes,
+                           place.codes + place.to_scales + scales_of_warp<format>(warp),
+                           place.exists);
+    }
+  }
 }
 
 // Elements of one tile as B fragments of the score product: [n-tile][k-tile][octet].
@@ -184,11 +226,46 @@ __device__ __forceinline__ u32 fused_e2m1_scale(u32 byte) {
   return multiply_bf16x2(multiply_bf16x2(raw, both_halves(0x7f00)), both_halves(0x7700));
 }
 
+// Scale bytes of the lane's slots: word i * words_per_slot + chunk's word.
+template <int format>
+struct Scales {
+  static constexpr int words = copied_scale_bytes<format> / 4;
+  u32 of_slot[n_tiles * words];
+};
+
+template <int format>
+__device__ __forceinline__ void load_scales(Scales<format>& scales, u32 strip, int g) {
+  constexpr int words = n_tiles * Scales<format>::words;
+  const u32 from = strip + g * words * 4;
+  if constexpr (words == 2) {
+    const uint2 pair = load_shared_8(from);
+    scales.of_slot[0] = pair.x, scales.of_slot[1] = pair.y;
+  } else {
+#pragma unroll
+    for (int i = 0; i < words; i += 4) {
+      const uint4 four = load_shared_16(from + i * 4);
+      scales.of_slot[i] = four.x, scales.of_slot[i + 1] = four.y;
+      scales.of_slot[i + 2] = four.z, scales.of_slot[i + 3] = four.w;
+    }
+  }
+}
+
+// The byte of chunk c of n-tile i.
+template <int format>
+__device__ __forceinline__ u32 scale_byte(const Scales<format>& scales, int i, int c, int warp,
+                                          int t) {
+  if constexpr (format == F2)
+    return __byte_perm(scales.of_slot[i * Scales<format>::words + c], 0, 0x4440 | t);
+  return __byte_perm(scales.of_slot[i], 0, 0x4440 | scale_of_chunk<format>(warp, c, t));
+}
+
 template <int format>
 __device__ __forceinline__ void decode_tile(KeyFragments& keys, const Strip& strip, int warp,
                                             int lane) {
   const int g = lane / 4;
   const int t = lane % 4;
+  Scales<format> scales;
+  if constexpr (format != F4) load_scales<format>(scales, strip.scales, g);
 #pragma unroll
   for (int i = 0; i < n_tiles; ++i) {
 #pragma unroll
@@ -206,44 +283,40 @@ __device__ __forceinline__ void decode_tile(KeyFragments& keys, const Strip& str
           fragments[4 * c + j][0] = __byte_perm(pairs[2 * j], pairs[2 * j + 1], 0x7632);
           fragments[4 * c + j][1] = __byte_perm(pairs[2 * j], pairs[2 * j + 1], 0x5410);
         }
+      } else if constexpr (format == F2) {
+        const u32 scale = fused_e2m1_scale(scale_byte<format>(scales, i, c, warp, t));
+        const uint2 codes = load_shared_8(unit + lane * 8);
+        const u32 words[2] = {codes.x, codes.y};
+#pragma unroll
+        for (int j = 0; j < k_tiles_per_chunk; ++j) {
+          const u32 selector = j % 2 == 0 ? 0x1800 : 0x3a20;
+          fragments[4 * c + j][0] = e2m1_octet(words[j / 2], selector, scale);
+          fragments[4 * c + j][1] = e2m1_octet(words[j / 2] << 4, selector, scale);
+        }
       } else {
-        const u32 byte =
-            load_shared_1(strip.scales + (8 * i + g) * 8 + scale_of_chunk<format>(warp, c, t));
-        if constexpr (format == F2) {
-          const u32 scale = fused_e2m1_scale(byte);
-          const uint2 codes = load_shared_8(unit + lane * 8);
-          const u32 words[2] = {codes.x, codes.y};
+        const u32 scale = fused_e4m3_scale(scale_byte<format>(scales, i, c, warp, t));
+        const uint4 codes = load_shared_16(unit + lane * 16);
+        const u32 words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
-          for (int j = 0; j < k_tiles_per_chunk; ++j) {
-            const u32 selector = j % 2 == 0 ? 0x1800 : 0x3a20;
-            fragments[4 * c + j][0] = e2m1_octet(words[j / 2], selector, scale);
-            fragments[4 * c + j][1] = e2m1_octet(words[j / 2] << 4, selector, scale);
-          }
-        } else {
-          const u32 scale = fused_e4m3_scale(byte);
-          const uint4 codes = load_shared_16(unit + lane * 16);
-          const u32 words[4] = {codes.x, codes.y, codes.z, codes.w};
-#pragma unroll
-          for (int j = 0; j < k_tiles_per_chunk; ++j) {
-            fragments[4 * c + j][0] = e4m3_octet(words[j], 0x3910, scale);
-            fragments[4 * c + j][1] = e4m3_octet(words[j], 0x2800, scale);
-          }
+        for (int j = 0; j < k_tiles_per_chunk; ++j) {
+          fragments[4 * c + j][0] = e4m3_octet(words[j], 0x3910, scale);
+          fragments[4 * c + j][1] = e4m3_octet(words[j], 0x2800, scale);
         }
       }
     }
   }
   if constexpr (format == F1 || format == F3) {
     // Rows of huge values: a scale byte above 134 in any slot of the tile.
-    const u32 bytes = load_shared_4(strip.scales + lane % tile_slots * 8);
+    const u32 bytes = load_shared_4(strip.scales + lane % tile_slots * 4);
     const u32 above = ((bytes & 0x7f7f7f7fu) + 0x79797979u) & bytes & 0x80808080u;
     if (__any_sync(all_lanes, above != 0)) {
+      load_scales<format>(scales, strip.scales, g);
 #pragma unroll
       for (int i = 0; i < n_tiles; ++i) {
 #pragma unroll
         for (int c = 0; c < chunks; ++c) {
           if (is_rope_chunk<format>(warp, c)) continue;
-          const u32 byte =
-              load_shared_1(strip.scales + (8 * i + g) * 8 + scale_of_chunk<format>(warp, c, t));
+          const u32 byte = scale_byte<format>(scales, i, c, warp, t);
           const u32 factor =
               (max(byte, largest_fused_scale) - largest_fused_scale + 127) * 0x00800080u;
 #pragma unroll

@@ -2,17 +2,19 @@
 // slot, which is also its value.
 //   s[h, n] = 512^-0.5 * dot(q[t, h], k_n)         m = max s     p = exp(s - m), 0 if invalid
 //   out[t, h] = (sum p * k_n) / (sum p + exp(sink[h] - m))
-// grid  (num_rows * splits * head_blocks)   block (32 * warps)
-// shared  queries | stages of raw codes | scores | probabilities, twice | factors
+// grid  (num_rows * splits * head_blocks)   block (32 * warps * groups)
+// shared  sinks, states | queries | of each group: places, masks, stages of raw codes, scores,
+//         probabilities, factors; at the end all but the first are room to join the groups in
 //
-// A CTA takes one row, heads_per_cta heads and one split of the columns of both lists, in tiles of
-// tile_slots. A warp owns dims_per_warp of the 512 dims, as dims of the score and as columns of the
-// output, and so decodes its part of each key into registers once and for itself. Step i:
+// A CTA takes one row, heads_per_cta heads and one split of the columns of both lists. Each of its
+// groups of warps takes a part of the split, in tiles of tile_slots, and goes its own pace. A warp
+// owns dims_per_warp of the 512 dims, as dims of the score and as columns of the output, and so
+// decodes its part of each key into registers once and for itself. Step i of a group:
 //   the codes of tile i are decoded, those of a later tile requested
 //   scores of tile i: a sum over the warp's dims for all heads and slots, to shared memory
 //   barrier; each warp takes heads_per_warp heads: scores summed over the warps, softmax,
-//   probabilities of tile i; meanwhile its tensor cores add the values of tile i - 1
-//   barrier; where a maximum rose by much, the output is rescaled
+//   probabilities to shared memory
+//   barrier; where a maximum rose by much, the output is rescaled; the values are added
 #include "kiln_args.h"
 #include "kiln_constants.h"
 #include "templates/common/mma.cuh"
@@ -46,16 +48,31 @@ constexpr int score_bytes = head_groups * warps * score_source_bytes;
 constexpr int value_tiles = n_tiles / 2;  // k-tiles of 16 slots
 constexpr int probability_term_bytes = m_tiles * value_tiles * warp_lanes * 16;  // A fragments
 constexpr int probability_bytes = probability_terms * probability_term_bytes;
-constexpr int probability_buffers = overlap_values ? 2 : 1;
-constexpr int stages_at = query_bytes;
+constexpr int place_tiles = 2 * warps;  // a block of tiles has one for each warp
+
+constexpr int sinks_at = 0;
+constexpr int states_at = sinks_at + heads_per_cta * 4;
+constexpr int queries_at = states_at + groups * heads_per_cta * 8;
+constexpr int groups_at = queries_at + query_bytes;
+// Of a group.
+constexpr int places_at = 0;
+constexpr int masks_at = places_at + place_tiles * tile_slots * 16;
+constexpr int factors_at = masks_at + place_tiles * 4;
+constexpr int stages_at = factors_at + heads_per_cta * 4;
 constexpr int scores_at = stages_at + stages * stage_bytes;
 constexpr int probabilities_at = scores_at + score_bytes;
-constexpr int factors_at = probabilities_at + probability_buffers * probability_bytes;
-// The launch gives factors_at + 4 * heads_per_cta bytes.
+constexpr int group_bytes = probabilities_at + probability_bytes;
+// The launch gives the larger of groups_at + groups * group_bytes and queries_at +
+// (groups - 1) * heads_per_cta * 2048 bytes.
+
+// k-tiles of the warp's output that its group writes once the groups are joined.
+constexpr int joined_k_tiles = k_tiles / groups;
+static_assert(joined_k_tiles >= 1, "more groups than k-tiles");
 
 constexpr float score_scale = static_cast<float>(0.044194173824159216 * log2_e);
 // Outputs stay relative to an older maximum until a score exceeds it by this much (base 2).
-constexpr float slack = 8.0f;
+// A rise of any head costs a CTA many multiplies, and bf16 and fp32 have the range.
+constexpr float slack = 24.0f;
 
 // Output of the warp: [m-tile][k-tile][octet], rows heads, columns dims.
 using Output = float[m_tiles][k_tiles][octets][4];
@@ -68,30 +85,52 @@ struct Queries {
   u32 in_shared;  // of this lane
 };
 
-__device__ __forceinline__ void load_queries(const Args& args, i64 row, int head_block, u32 shared,
-                                             int warp, int lane, Queries& queries) {
-  const int g = lane / 4;
-  const int t = lane % 4;
+// What a lane reads of q: [m-tile][chunk][upper or lower head][half of its 16 dims].
+using RawQueries = uint4[m_tiles][chunks][2][2];
+
+// With every query in registers each group loads them, else they share the work.
+__device__ __forceinline__ bool loads_queries(int group, int m, int c) {
+  return query_tiles_in_registers > 0 || (m * chunks + c) % groups == group;
+}
+
+__device__ __forceinline__ void request_queries(const Args& args, i64 row, int head_block,
+                                                int group, int warp, int lane, RawQueries& raw) {
+#pragma unroll
+  for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+    for (int c = 0; c < chunks; ++c) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int head = head_block * heads_per_cta + 16 * m + 8 * half + lane / 4;
+        raw[m][c][half][0] = raw[m][c][half][1] = {0, 0, 0, 0};
+        if (head < heads && loads_queries(group, m, c)) {
+          const u16* from = args.q + row * args.q_stride0 + head * args.q_stride1 +
+                            warp * dims_per_warp + chunk_dims * c + lane_dims * (lane % 4);
+          raw[m][c][half][0] = reinterpret_cast<const uint4*>(from)[0];
+          raw[m][c][half][1] = reinterpret_cast<const uint4*>(from)[1];
+        }
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ void keep_queries(u32 shared, int group, int warp, int lane,
+                                             const RawQueries& raw, Queries& queries) {
   queries.in_shared = shared + (warp * m_tiles * query_tiles_in_shared * warp_lanes + lane) * 16;
 #pragma unroll
   for (int m = 0; m < m_tiles; ++m) {
 #pragma unroll
     for (int c = 0; c < chunks; ++c) {
-      u32 pairs[2][8] = {};
+      if (!loads_queries(group, m, c)) continue;
+      u32 pairs[2][8];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int head = head_block * heads_per_cta + 16 * m + 8 * half + g;
-        if (head < heads) {
-          const uint4* from =
-              reinterpret_cast<const uint4*>(args.q + row * args.q_stride0 + head * args.q_stride1 +
-                                             warp * dims_per_warp + chunk_dims * c + lane_dims * t);
-          const uint4 low = from[0];
-          const uint4 high = from[1];
-          pairs[half][0] = low.x, pairs[half][1] = low.y;
-          pairs[half][2] = low.z, pairs[half][3] = low.w;
-          pairs[half][4] = high.x, pairs[half][5] = high.y;
-          pairs[half][6] = high.z, pairs[half][7] = high.w;
-        }
+        const uint4 low = raw[m][c][half][0];
+        const uint4 high = raw[m][c][half][1];
+        pairs[half][0] = low.x, pairs[half][1] = low.y;
+        pairs[half][2] = low.z, pairs[half][3] = low.w;
+        pairs[half][4] = high.x, pairs[half][5] = high.y;
+        pairs[half][6] = high.z, pairs[half][7] = high.w;
       }
 #pragma unroll
       for (int j = 0; j < k_tiles_per_chunk; ++j) {
@@ -130,6 +169,17 @@ struct Tiles {
   int count;
 };
 
+// By value: a choice between references would put both lists in local memory.
+__device__ __forceinline__ List choose(bool in_window, const List& window, const List& compressed) {
+  if (compressed_format == none) return window;
+  return {in_window ? window.cache : compressed.cache,
+          in_window ? window.page_stride : compressed.page_stride,
+          in_window ? window.page_size : compressed.page_size,
+          in_window ? window.num_slots : compressed.num_slots,
+          in_window ? window.slots : compressed.slots,
+          in_window ? window.len : compressed.len};
+}
+
 __device__ __forceinline__ i32 slot_of_tile(const List& list, int tile, int lane) {
   const u32 column = static_cast<u32>(tile) * tile_slots + lane % tile_slots;
   return column < static_cast<u32>(list.len) ? list.slots[column] : -1;
@@ -137,26 +187,56 @@ __device__ __forceinline__ i32 slot_of_tile(const List& list, int tile, int lane
 
 // --- scores
 
+// Fragments of q in the order of their use, some ahead of it.
+constexpr int query_steps = m_tiles * k_tiles;
+constexpr int queries_ahead = 2;
+
+__device__ __forceinline__ uint4 query_of_step(const Queries& queries, int step) {
+  const int first = step / (k_tiles * m_tiles_at_once) * m_tiles_at_once;
+  const int in_round = step % (k_tiles * m_tiles_at_once);
+  return query_fragment(queries, first + in_round % m_tiles_at_once, in_round / m_tiles_at_once);
+}
+
+__device__ __forceinline__ void start_queries(const Queries& queries,
+                                              uint4 (&ahead)[queries_ahead]) {
+#pragma unroll
+  for (int step = 0; step < queries_ahead; ++step) ahead[step] = query_of_step(queries, step);
+}
+
 // Sums over the warp's dims of all heads and slots, to the warp's place in every group of 8 heads.
 // Lane (g, t) holds slots 2t and 2t + 1 of head g; rows of n-tiles are swizzled for the readers.
 __device__ __forceinline__ void score_tile(const Queries& queries, const KeyFragments& keys,
-                                           u32 scores, int warp, int lane) {
+                                           uint4 (&ahead)[queries_ahead], u32 scores, int warp,
+                                           int lane) {
 #pragma unroll
   for (int first = 0; first < m_tiles; first += m_tiles_at_once) {
-    float sums[m_tiles_at_once][n_tiles][4] = {};
-    uint4 query = query_fragment(queries, first, 0);
+    // Two chains where there are few accumulators: each mma waits for the one before it.
+    constexpr int chains = n_tiles < 4 ? 2 : 1;
+    float chain_sums[chains][m_tiles_at_once][n_tiles][4] = {};
+    constexpr int steps = k_tiles * m_tiles_at_once;
 #pragma unroll
-    for (int step = 0; step < k_tiles * m_tiles_at_once; ++step) {
+    for (int step = 0; step < steps; ++step) {
       const int m = step % m_tiles_at_once;
       const int j = step / m_tiles_at_once;
-      const int next = step + 1;
-      uint4 next_query = query;
-      if (next < k_tiles * m_tiles_at_once)
-        next_query =
-            query_fragment(queries, first + next % m_tiles_at_once, next / m_tiles_at_once);
+      const int of_all = first * k_tiles + step;
+      const uint4 query = ahead[of_all % queries_ahead];
 #pragma unroll
-      for (int i = 0; i < n_tiles; ++i) mma_bf16(sums[m][i], query, keys[i][j][0], keys[i][j][1]);
-      query = next_query;
+      for (int i = 0; i < n_tiles; ++i)
+        mma_bf16(chain_sums[j % chains][m][i], query, keys[i][j][0], keys[i][j][1]);
+      if (of_all + queries_ahead < query_steps)
+        ahead[of_all % queries_ahead] = query_of_step(queries, of_all + queries_ahead);
+    }
+    float(&sums)[m_tiles_at_once][n_tiles][4] = chain_sums[0];
+    if constexpr (chains == 2) {
+#pragma unroll
+      for (int m = 0; m < m_tiles_at_once; ++m) {
+#pragma unroll
+        for (int i = 0; i < n_tiles; ++i) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            sums[m][i][e] = __fadd_rn(sums[m][i][e], chain_sums[1][m][i][e]);
+        }
+      }
     }
     const u32 to = scores + warp * score_source_bytes;
 #pragma unroll
@@ -227,9 +307,8 @@ __device__ __forceinline__ void sum_scores(const Share& share, Scores& s) {
 }
 
 // Reference and probabilities of the lane's share. Returns the factor for what was summed so far.
-__device__ __forceinline__ float softmax_tile(const Share& share, Scores& s, u32 buffer,
-                                              u32 existing, int exponent, int lane,
-                                              SoftmaxState& state) {
+__device__ __forceinline__ float softmax_tile(const Share& share, Scores& s, u32 existing,
+                                              int exponent, int lane, SoftmaxState& state) {
   const u32 mine = existing >> (2 * (lane % 4) + 8 * part_tiles * share.part);
   float largest = minus_infinity;
 #pragma unroll
@@ -240,17 +319,23 @@ __device__ __forceinline__ float softmax_tile(const Share& share, Scores& s, u32
       largest = fmaxf(largest, s[v][e]);
     }
   }
-#pragma unroll
-  for (int step = 1; step < lanes_per_head; step *= 2)
-    largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, step));
   constexpr float fp4_unit = static_cast<float>(1 << unit_exponent<F2>);
   const float scale = exponent == 0 ? score_scale : score_scale * fp4_unit;
   largest = __fmul_rn(largest, scale);
 
-  const bool rises = largest > __fadd_rn(state.reference, slack);
-  const float reference = rises ? largest : state.reference;
-  const float factor = rises ? exp2_approx(__fsub_rn(state.reference, largest)) : 1.0f;
-  state.reference = reference;
+  // Most tiles raise no reference by as much, and then the lanes need not agree on a maximum.
+  float reference = state.reference;
+  float factor = 1.0f;
+  if (__any_sync(all_lanes, largest > __fadd_rn(reference, slack))) {
+#pragma unroll
+    for (int step = 1; step < lanes_per_head; step *= 2)
+      largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, step));
+    if (largest > __fadd_rn(reference, slack)) {
+      factor = exp2_approx(__fsub_rn(reference, largest));
+      reference = largest;
+    }
+    state.reference = reference;
+  }
   const float shift =
       static_cast<float>(exponent) - (reference == minus_infinity ? 0.0f : reference);
   float sum = 0.0f;
@@ -265,9 +350,9 @@ __device__ __forceinline__ float softmax_tile(const Share& share, Scores& s, u32
     low[v] = pack_bf16x2(__fsub_rn(p0, low_bf16(high[v])), __fsub_rn(p1, high_bf16(high[v])));
   }
   state.sum = __fmaf_rn(sum, exponent == 0 ? 1.0f : 1.0f / fp4_unit, __fmul_rn(state.sum, factor));
-  store_probabilities(share, share.probabilities + buffer, high);
+  store_probabilities(share, share.probabilities, high);
   if constexpr (probability_terms == 2)
-    store_probabilities(share, share.probabilities + buffer + probability_term_bytes, low);
+    store_probabilities(share, share.probabilities + probability_term_bytes, low);
   return factor;
 }
 
@@ -310,86 +395,202 @@ __device__ __forceinline__ void load_probabilities(Probabilities& p, u32 from, i
   }
 }
 
-__device__ __forceinline__ void add_values(Output& output, const KeyFragments& keys,
-                                           const Probabilities& p, int k) {
+// Fragments of the value product in place of those of the score product.
+__device__ __forceinline__ void transpose_keys(KeyFragments& keys) {
 #pragma unroll
-  for (int j = 0; j < k_tiles; ++j) {
+  for (int i = 0; i < n_tiles; ++i) {
 #pragma unroll
-    for (int o = 0; o < octets; ++o) {
-      const u32 b0 = transpose_8x8(keys[2 * k][j][o]);
-      const u32 b1 = transpose_8x8(keys[2 * k + 1][j][o]);
+    for (int j = 0; j < k_tiles; ++j) {
 #pragma unroll
-      for (int m = 0; m < m_tiles; ++m) {
+      for (int o = 0; o < octets; ++o) keys[i][j][o] = transpose_8x8(keys[i][j][o]);
+    }
+  }
+}
+
+__device__ __forceinline__ void add_values(Output& output, const KeyFragments& values,
+                                           const Probabilities& p) {
 #pragma unroll
-        for (int term = 0; term < probability_terms; ++term)
-          mma_bf16(output[m][j][o], p[term][m][k], b0, b1);
+  for (int k = 0; k < value_tiles; ++k) {
+#pragma unroll
+    for (int j = 0; j < k_tiles; ++j) {
+#pragma unroll
+      for (int o = 0; o < octets; ++o) {
+#pragma unroll
+        for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+          for (int term = 0; term < probability_terms; ++term)
+            mma_bf16(output[m][j][o], p[term][m][k], values[2 * k][j][o], values[2 * k + 1][j][o]);
+        }
       }
     }
   }
 }
 
-__device__ __forceinline__ void add_values(Output& output, const KeyFragments& keys,
-                                           const Probabilities& p) {
+// --- joining the groups
+
+// Each group gets the k-tiles that it writes, and adds those of all groups in order. Weights of the
+// lane's heads: upper and lower of each m-tile.
+using JoinWeights = float[groups][m_tiles][2];
+
+__device__ __forceinline__ SoftmaxState join_states(u32 states, int head,
+                                                    float (&weights)[groups]) {
+  SoftmaxState of_group[groups];
+  float reference = minus_infinity;
 #pragma unroll
-  for (int k = 0; k < value_tiles; ++k) add_values(output, keys, p, k);
+  for (int group = 0; group < groups; ++group) {
+    const uint2 words = load_shared_8(states + (group * heads_per_cta + head) * 8);
+    of_group[group] = {__uint_as_float(words.x), __uint_as_float(words.y)};
+    reference = fmaxf(reference, of_group[group].reference);
+  }
+  const float base = reference == minus_infinity ? 0.0f : reference;
+  float sum = 0.0f;
+#pragma unroll
+  for (int group = 0; group < groups; ++group) {
+    weights[group] = groups == 1 ? 1.0f : exp2_approx(__fsub_rn(of_group[group].reference, base));
+    sum = __fmaf_rn(weights[group], of_group[group].sum, sum);
+  }
+  return {reference, sum};
 }
 
-// Final rows: a lane has 16 neighbouring columns of a head in each chunk.
-__device__ __forceinline__ void store_output(const Args& args, const Output& output, i64 row,
-                                             int head_block, u32 factors, int warp, int lane) {
+__device__ __forceinline__ u32 exchange_place(u32 shared, int owner, int source, int warp,
+                                              int lane) {
+  const int other = source < owner ? source : source - 1;
+  return shared +
+         ((((owner * (groups - 1) + other) * warps + warp) * m_tiles * joined_k_tiles * octets) *
+              warp_lanes +
+          lane) *
+             16;
+}
+
+using JoinedOutput = float[m_tiles][joined_k_tiles][octets][4];
+
+__device__ __forceinline__ void send_output(const Output& output, u32 shared, int group, int warp,
+                                            int lane) {
+#pragma unroll
+  for (int owner = 0; owner < groups; ++owner) {
+    if (owner == group) continue;
+    const u32 to = exchange_place(shared, owner, group, warp, lane);
+#pragma unroll
+    for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+      for (int j = 0; j < joined_k_tiles; ++j) {
+#pragma unroll
+        for (int o = 0; o < octets; ++o) {
+          const float(&c)[4] = output[m][owner * joined_k_tiles + j][o];
+          store_shared_16(to + ((m * joined_k_tiles + j) * octets + o) * warp_lanes * 16,
+                          {__float_as_uint(c[0]), __float_as_uint(c[1]), __float_as_uint(c[2]),
+                           __float_as_uint(c[3])});
+        }
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ void join_output(const Output& output, const JoinWeights& weights,
+                                            u32 shared, int group, int warp, int lane,
+                                            JoinedOutput& joined) {
+#pragma unroll
+  for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+    for (int j = 0; j < joined_k_tiles; ++j) {
+#pragma unroll
+      for (int o = 0; o < octets; ++o) {
+        float mine[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          mine[e] = output[m][j][o][e];
+#pragma unroll
+          for (int owner = 1; owner < groups; ++owner)
+            mine[e] = group == owner ? output[m][owner * joined_k_tiles + j][o][e] : mine[e];
+          joined[m][j][o][e] = 0.0f;
+        }
+#pragma unroll
+        for (int source = 0; source < groups; ++source) {
+          float part[4] = {mine[0], mine[1], mine[2], mine[3]};
+          if (source != group) {
+            const uint4 sent =
+                load_shared_16(exchange_place(shared, group, source, warp, lane) +
+                               ((m * joined_k_tiles + j) * octets + o) * warp_lanes * 16);
+            part[0] = __uint_as_float(sent.x), part[1] = __uint_as_float(sent.y);
+            part[2] = __uint_as_float(sent.z), part[3] = __uint_as_float(sent.w);
+          }
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            joined[m][j][o][e] = __fmaf_rn(weights[source][m][e / 2], part[e], joined[m][j][o][e]);
+        }
+      }
+    }
+  }
+}
+
+// Final rows. A lane has four neighbouring columns of a head in each k-tile.
+__device__ __forceinline__ void store_output(const Args& args, const JoinedOutput& output, i64 row,
+                                             int head_block, const float (&inverse)[m_tiles][2],
+                                             int group, int warp, int lane) {
+  constexpr int run = joined_k_tiles < k_tiles_per_chunk ? joined_k_tiles : k_tiles_per_chunk;
   const int g = lane / 4;
   const int t = lane % 4;
 #pragma unroll
   for (int m = 0; m < m_tiles; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int head_in_block = 16 * m + 8 * half + g;
-      const int head = head_block * heads_per_cta + head_in_block;
+      const int head = head_block * heads_per_cta + 16 * m + 8 * half + g;
       if (2 * m + half >= head_groups || head >= heads) continue;
-      const float inverse = load_shared_float(factors + head_in_block * 4);
 #pragma unroll
-      for (int c = 0; c < chunks; ++c) {
-        u32 pairs[8];
+      for (int first = 0; first < joined_k_tiles; first += run) {
+        u32 pairs[2 * run];
 #pragma unroll
-        for (int j = 0; j < k_tiles_per_chunk; ++j) {
-          const float(&odd)[4] = output[m][4 * c + j][0];
-          const float(&even)[4] = output[m][4 * c + j][1];
+        for (int j = 0; j < run; ++j) {
+          const float(&odd)[4] = output[m][first + j][0];
+          const float(&even)[4] = output[m][first + j][1];
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            pairs[2 * j + e] = pack_bf16x2(__fmul_rn(even[2 * half + e], inverse),
-                                           __fmul_rn(odd[2 * half + e], inverse));
+            pairs[2 * j + e] = pack_bf16x2(__fmul_rn(even[2 * half + e], inverse[m][half]),
+                                           __fmul_rn(odd[2 * half + e], inverse[m][half]));
           }
         }
-        const int first_dim = warp * dims_per_warp + c * chunk_dims + lane_dims * t;
-        if (inverse_rope && warp == warps - 1 && c == chunks - 1) {
+        const int k_tile = group * joined_k_tiles + first;
+        const int chunk = k_tile / k_tiles_per_chunk;
+        const int in_chunk = lane_dims * t + k_tile % k_tiles_per_chunk * 4;
+        if (inverse_rope && warp == warps - 1 && chunk == chunks - 1) {
           const float* table = rope_of_row(args, row);
           if (table != nullptr) {
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-              pairs[i] = rotate_back(pairs[i], table[8 * t + i], table[rope_dims / 2 + 8 * t + i]);
+            for (int i = 0; i < 2 * run; ++i) {
+              pairs[i] = rotate_back(pairs[i], table[in_chunk / 2 + i],
+                                     table[rope_dims / 2 + in_chunk / 2 + i]);
             }
           }
         }
-        uint4* to = reinterpret_cast<uint4*>(args.out + row * args.out_stride0 +
-                                             head * args.out_stride1 + first_dim);
-        to[0] = {pairs[0], pairs[1], pairs[2], pairs[3]};
-        to[1] = {pairs[4], pairs[5], pairs[6], pairs[7]};
+        u16* to = args.out + row * args.out_stride0 + head * args.out_stride1 +
+                  warp * dims_per_warp + chunk * chunk_dims + in_chunk;
+        if constexpr (run == 1) {
+          *reinterpret_cast<uint2*>(to) = {pairs[0], pairs[1]};
+        } else {
+#pragma unroll
+          for (int i = 0; i < 2 * run; i += 4)
+            reinterpret_cast<uint4*>(to)[i / 4] = {pairs[i], pairs[i + 1], pairs[i + 2],
+                                                   pairs[i + 3]};
+        }
       }
     }
   }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
+extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
     sparse_mla_decode(const __grid_constant__ Args args) {
   extern __shared__ uint4 shared_memory[];
   const u32 shared = shared_address(shared_memory);
-  const int warp = __shfl_sync(all_lanes, warp_id(), 0);
+  const int warp_of_cta = __shfl_sync(all_lanes, warp_id(), 0);
+  const int group = groups == 1 ? 0 : warp_of_cta / warps;
+  const int warp = groups == 1 ? warp_of_cta : warp_of_cta % warps;
   const int lane = lane_id();
   const int head_block = static_cast<int>(blockIdx.x % head_blocks);
   const int split = static_cast<int>(blockIdx.x / head_blocks % splits);
-  const i64 row = blockIdx.x / (head_blocks * splits);
+  const i64 row = static_cast<int>(blockIdx.x / (head_blocks * splits));
+  const u32 mine = shared + groups_at + group * group_bytes;  // the group's
 
-  // Columns of a split are fixed by the widths, so that slots can be read before lengths are known.
+  // Columns of a part are fixed by the widths, so that slots can be read before lengths are known.
   constexpr bool has_compressed = compressed_format != none;
   List window{args.window_cache,
               args.window_cache_stride,
@@ -406,23 +607,37 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
                   args.compressed_slots + row * args.compressed_slots_stride,
                   static_cast<i32>(args.compressed_width)};
   }
+  constexpr int parts_of_row = splits * groups;
+  const int part = split * groups + group;
   const int window_tiles = (window.len + tile_slots - 1) / tile_slots;
   const int all_tiles = window_tiles + (compressed.len + tile_slots - 1) / tile_slots;
-  const int begin =
-      splits == 1 ? 0 : static_cast<int>(static_cast<u64>(all_tiles) * split / splits);
-  const int end = splits == 1
-                      ? all_tiles
-                      : static_cast<int>(static_cast<u64>(all_tiles) * (split + 1) / splits);
+  // all_tiles * parts_before / parts_of_row, in 32 bits.
+  const auto tiles_before = [&](int parts_before) {
+    const u32 whole = static_cast<u32>(all_tiles) / parts_of_row;
+    const u32 rest = static_cast<u32>(all_tiles) % parts_of_row;
+    return static_cast<int>(whole * parts_before + rest * parts_before / parts_of_row);
+  };
+  const int begin = tiles_before(part);
+  const int end = tiles_before(part + 1);
+
+  // The warp's tile of the first block, as long as the lists are full.
+  const int guess = begin + warp;
+  const bool guess_in_window = !has_compressed || guess < window_tiles;
+  i32 slot = slot_of_tile(choose(guess_in_window, window, compressed),
+                          guess_in_window ? guess : guess - window_tiles, lane);
+  const i32 lens[2] = {args.window_lens[row], has_compressed ? args.compressed_lens[row] : 0};
+  // Before the cache rows: loads return in order, and these come from L2.
+  RawQueries raw;
+  request_queries(args, row, head_block, group, warp, lane, raw);
+  float sink = minus_infinity;
+  if (splits == 1 && static_cast<int>(threadIdx.x) < heads_per_cta)
+    sink = load_sink(args, head_block * heads_per_cta + static_cast<int>(threadIdx.x));
 
   Tiles tiles;
   tiles.first_window = min(begin, window_tiles);
   tiles.first_compressed = max(begin, window_tiles) - window_tiles;
-  const i32 early_window = slot_of_tile(window, tiles.first_window, lane);
-  const i32 early_compressed =
-      has_compressed ? slot_of_tile(compressed, tiles.first_compressed, lane) : -1;
-  window.len = min(max(args.window_lens[row], 0), window.len);
-  if constexpr (has_compressed)
-    compressed.len = min(max(args.compressed_lens[row], 0), compressed.len);
+  window.len = min(max(lens[0], 0), window.len);
+  if constexpr (has_compressed) compressed.len = min(max(lens[1], 0), compressed.len);
   const int window_used = (window.len + tile_slots - 1) / tile_slots;
   const int compressed_used = (compressed.len + tile_slots - 1) / tile_slots;
   tiles.num_window = max(min(min(end, window_tiles), window_used) - tiles.first_window, 0);
@@ -430,49 +645,78 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
       tiles.num_window + max(min(end - window_tiles, compressed_used) - tiles.first_compressed, 0);
 
   const auto is_window = [&](int i) { return !has_compressed || i < tiles.num_window; };
-  const auto load_slot = [&](int i) -> i32 {
-    if (i >= tiles.count) return -1;
-    if (is_window(i)) return slot_of_tile(window, tiles.first_window + i, lane);
-    return slot_of_tile(compressed, tiles.first_compressed + i - tiles.num_window, lane);
+  const auto tile_in_list = [&](int i) {
+    return is_window(i) ? tiles.first_window + i : tiles.first_compressed + i - tiles.num_window;
   };
-  const auto request = [&](int i, i32 slot, u32 stage) -> u32 {
-    u32 existing = 0;
+  const auto load_slot = [&](int i) -> i32 {
+    return i < tiles.count
+               ? slot_of_tile(choose(is_window(i), window, compressed), tile_in_list(i), lane)
+               : -1;
+  };
+  // Places of the warp's tile of a block; slots of the next block.
+  const auto place_tile = [&](int i) {
+    if (i < tiles.count) {
+      const bool in_window = is_window(i);
+      const List list = choose(in_window, window, compressed);
+      const u32 at = static_cast<u32>(i) % place_tiles;
+      const Place place =
+          place_of(list, in_window ? row_bytes<window_format> : row_bytes<compressed_format>,
+                   in_window ? scale_bytes<window_format> : scale_bytes<compressed_format>, slot);
+      const u32 exist = __ballot_sync(all_lanes, place.exists != 0);
+      if (tile_slots == warp_lanes || lane < tile_slots)
+        store_place(mine + places_at + (at * tile_slots + lane) * 16, place);
+      if (lane == 0) store_shared_4(mine + masks_at + at * 4, exist);
+    }
+    slot = load_slot(i + warps);
+  };
+  const auto request = [&](int i, u32 stage) {
     if (i < tiles.count) {
       const Strip strip = strip_of(stage, warp);
+      const u32 places = mine + places_at + static_cast<u32>(i) % place_tiles * tile_slots * 16;
       if (is_window(i)) {
-        existing = request_tile<window_format>(window, slot, strip, warp, lane);
+        request_tile<window_format>(places, strip, warp, lane);
       } else if constexpr (has_compressed) {
-        existing = request_tile<compressed_format>(compressed, slot, strip, warp, lane);
+        request_tile<compressed_format>(places, strip, warp, lane);
       }
     }
     copy_async_commit();
-    return existing;
   };
 
-  u32 existing[stages];
-  {
-    const bool starts_in_window = is_window(0);
-    const List& list = starts_in_window ? window : compressed;
-    const int tile = starts_in_window ? tiles.first_window : tiles.first_compressed;
-    i32 slot = starts_in_window ? early_window : early_compressed;
-    if (static_cast<i64>(tile) * tile_slots + lane % tile_slots >= list.len) slot = -1;
-    existing[0] = request(0, slot, shared + stages_at);
+  if (warp < tiles.count) {
+    const bool in_window = is_window(warp);
+    if (in_window != guess_in_window ||
+        tile_in_list(warp) != (in_window ? guess : guess - window_tiles))
+      slot = load_slot(warp);
+    // Columns beyond the length.
+    if (static_cast<i64>(tile_in_list(warp)) * tile_slots + lane % tile_slots >=
+        (in_window ? window.len : compressed.len))
+      slot = -1;
   }
-#pragma unroll
-  for (int i = 1; i < stages; ++i)
-    existing[i] = request(i, load_slot(i), shared + stages_at + i * stage_bytes);
-  i32 next_slot = load_slot(stages);
+  place_tile(warp);
+  barrier(1 + group, 32 * warps);
 
   Queries queries;
-  load_queries(args, row, head_block, shared, warp, lane, queries);
-
   Output output = {};
   SoftmaxState state = {minus_infinity, 0.0f};
-  const Share share = share_of(shared, warp, lane);
+  const Share share = share_of(mine, warp, lane);
   const bool has_head = head_groups * 8 == heads_per_cta || share.head < head_groups * 8;
-  u32 stage = shared + stages_at;
+  u32 stage = mine + stages_at;
 
-  const auto step = [&](int i, KeyFragments& keys, const KeyFragments& keys_before) {
+#pragma unroll 1
+  for (int i = 0; i < stages; ++i) request(i, mine + stages_at + i * stage_bytes);
+  keep_queries(shared + queries_at, group, warp, lane, raw, queries);
+  if (splits == 1 && static_cast<int>(threadIdx.x) < heads_per_cta)
+    store_shared_float(shared + sinks_at + static_cast<int>(threadIdx.x) * 4, sink);
+  if constexpr (head_groups * 8 < heads_per_cta) {
+    // Rows of heads that do not exist.
+    for (int at = (warp * warp_lanes + lane) * 16; at < probability_bytes; at += 512 * warps)
+      store_shared_16(mine + probabilities_at + at, {0, 0, 0, 0});
+  }
+  __syncthreads();
+
+  for (int i = 0; i < tiles.count; ++i) {
+    KeyFragments keys;
+    if (static_cast<u32>(i) % warps == 0) place_tile(i + warps + warp);
     const Strip strip = strip_of(stage, warp);
     copy_async_wait<stages - 1>();
     __syncwarp();
@@ -481,112 +725,117 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
     } else if constexpr (has_compressed) {
       decode_tile<compressed_format>(keys, strip, warp, lane);
     }
-    const u32 existing_now = existing[0];
     __syncwarp();
-#pragma unroll
-    for (int s = 0; s + 1 < stages; ++s) existing[s] = existing[s + 1];
-    existing[stages - 1] = request(i + stages, next_slot, stage);
-    next_slot = load_slot(i + stages + 1);
-    stage = stage + stage_bytes == shared + scores_at ? shared + stages_at : stage + stage_bytes;
+    uint4 queries_at_hand[queries_ahead];
+    start_queries(queries, queries_at_hand);
+    request(i + stages, stage);
+    stage = stage + stage_bytes == mine + scores_at ? mine + stages_at : stage + stage_bytes;
 
-    score_tile(queries, keys, shared + scores_at, warp, lane);
-    // Of the tile before, whose probabilities have been there since the last barrier.
-    Probabilities p;
-    const u32 buffer = overlap_values ? (i & 1) * probability_bytes : 0;
-    if constexpr (overlap_values)
-      load_probabilities(p, shared + probabilities_at + probability_bytes - buffer, lane);
-    __syncthreads();
+    score_tile(queries, keys, queries_at_hand, mine + scores_at, warp, lane);
+    const u32 existing = load_shared_4(mine + masks_at + static_cast<u32>(i) % place_tiles * 4);
+    transpose_keys(keys);
+    barrier(1 + group, 32 * warps);
 
     float factor = 1.0f;
-    const int exponent =
-        is_window(i) ? unit_exponent<window_format> : unit_exponent<compressed_format>;
-    Scores s;
-    if (has_head) sum_scores(share, s);
-    if constexpr (overlap_values) add_values(output, keys_before, p, 0);
     if (has_head) {
-      factor = softmax_tile(share, s, buffer, existing_now, exponent, lane, state);
+      const int exponent =
+          is_window(i) ? unit_exponent<window_format> : unit_exponent<compressed_format>;
+      Scores s;
+      sum_scores(share, s);
+      factor = softmax_tile(share, s, existing, exponent, lane, state);
       if (lane % lanes_per_head == 0)
-        store_shared_float(shared + factors_at + share.head * 4, factor);
+        store_shared_float(mine + factors_at + share.head * 4, factor);
     }
-    if constexpr (overlap_values) {
-#pragma unroll
-      for (int k = 1; k < value_tiles; ++k) add_values(output, keys_before, p, k);
-    }
-    if (__syncthreads_or(factor != 1.0f)) rescale(output, shared + factors_at, lane);
-    if constexpr (!overlap_values) {
-      load_probabilities(p, shared + probabilities_at, lane);
-      add_values(output, keys, p);
-    }
-  };
-
-  if constexpr (head_groups * 8 < heads_per_cta) {
-    // Rows of heads that do not exist.
-    for (int at = static_cast<int>(threadIdx.x) * 16; at < probability_buffers * probability_bytes;
-         at += 512 * warps)
-      store_shared_16(shared + probabilities_at + at, {0, 0, 0, 0});
-    __syncthreads();
-  }
-
-  if constexpr (overlap_values) {
-    // Before the first tile stands one of zeros.
-    KeyFragments keys[2];
-#pragma unroll
-    for (int i = 0; i < n_tiles; ++i) {
-#pragma unroll
-      for (int j = 0; j < k_tiles; ++j) keys[1][i][j][0] = keys[1][i][j][1] = 0;
-    }
-    for (int at = static_cast<int>(threadIdx.x) * 16; at < probability_bytes; at += 512 * warps)
-      store_shared_16(shared + probabilities_at + probability_bytes + at, {0, 0, 0, 0});
-    __syncthreads();
-    for (int i = 0; i < tiles.count;) {
-      step(i, keys[0], keys[1]);
-      if (++i == tiles.count) break;
-      step(i, keys[1], keys[0]);
-      ++i;
-    }
-    if (tiles.count > 0) {
-      Probabilities p;
-      load_probabilities(p, shared + probabilities_at + (tiles.count - 1 & 1) * probability_bytes,
-                         lane);
-      if ((tiles.count & 1) != 0) {
-        add_values(output, keys[0], p);
-      } else {
-        add_values(output, keys[1], p);
-      }
-    }
-  } else {
-    KeyFragments keys;
-    for (int i = 0; i < tiles.count; ++i) step(i, keys, keys);
+    if (barrier_or(1 + group, 32 * warps, factor != 1.0f) && i > 0)
+      rescale(output, mine + factors_at, lane);
+    Probabilities p;
+    load_probabilities(p, mine + probabilities_at, lane);
+    add_values(output, keys, p);
   }
 
 #pragma unroll
   for (int step_lanes = 1; step_lanes < lanes_per_head; step_lanes *= 2)
     state.sum = __fadd_rn(state.sum, __shfl_xor_sync(all_lanes, state.sum, step_lanes));
   const bool speaks = lane % lanes_per_head == 0;
-  const int head_in_block = share.head;
-  if constexpr (splits > 1) {
-    if (speaks) partial_state(args, row, split, head_block)[head_in_block] = state;
-    float4* to = partial_fragments(args, row, split, head_block, warp) + lane;
+
+  JoinedOutput joined;
+  JoinWeights weights;
+  SoftmaxState joined_states[m_tiles][2];
+  if constexpr (groups > 1 || splits == 1) {
+    if (speaks) {
+      store_shared_8(shared + states_at + (group * heads_per_cta + share.head) * 8,
+                     {__float_as_uint(state.reference), __float_as_uint(state.sum)});
+    }
+    __syncthreads();
+    if constexpr (groups > 1) send_output(output, shared + queries_at, group, warp, lane);
+#pragma unroll
+    for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float of_head[groups];
+        joined_states[m][half] =
+            join_states(shared + states_at, 16 * m + 8 * half + lane / 4, of_head);
+#pragma unroll
+        for (int source = 0; source < groups; ++source) weights[source][m][half] = of_head[source];
+      }
+    }
+    if constexpr (groups > 1) {
+      __syncthreads();
+      join_output(output, weights, shared + queries_at, group, warp, lane, joined);
+    }
+  } else if (speaks) {
+    partial_state(args, row, split, head_block)[share.head] = state;
+  }
+  if constexpr (groups == 1) {
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m) {
 #pragma unroll
       for (int j = 0; j < k_tiles; ++j) {
 #pragma unroll
         for (int o = 0; o < octets; ++o) {
-          const float(&c)[4] = output[m][j][o];
+#pragma unroll
+          for (int e = 0; e < 4; ++e) joined[m][j][o][e] = output[m][j][o][e];
+        }
+      }
+    }
+  }
+
+  if constexpr (splits > 1) {
+    if (groups > 1 && group == 0 && warp == 0 && lane % 4 == 0) {
+#pragma unroll
+      for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          partial_state(args, row, split, head_block)[16 * m + 8 * half + lane / 4] =
+              joined_states[m][half];
+      }
+    }
+    float4* to = partial_fragments(args, row, split, head_block, warp) +
+                 group * joined_k_tiles * octets * warp_lanes + lane;
+#pragma unroll
+    for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+      for (int j = 0; j < joined_k_tiles; ++j) {
+#pragma unroll
+        for (int o = 0; o < octets; ++o) {
+          const float(&c)[4] = joined[m][j][o];
           to[((m * k_tiles + j) * octets + o) * warp_lanes] = {c[0], c[1], c[2], c[3]};
         }
       }
     }
   } else {
-    const int head = head_block * heads_per_cta + head_in_block;
-    __syncthreads();
-    if (speaks) {
-      store_shared_float(shared + factors_at + head_in_block * 4,
-                         inverse_denominator(load_sink(args, head), state));
-      store_lse(args, row, head, state);
+    float inverse[m_tiles][2];
+#pragma unroll
+    for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int head_in_block = 16 * m + 8 * half + lane / 4;
+        inverse[m][half] = inverse_denominator(
+            load_shared_float(shared + sinks_at + head_in_block * 4), joined_states[m][half]);
+        if (group == 0 && warp == 0 && lane % 4 == 0)
+          store_lse(args, row, head_block * heads_per_cta + head_in_block, joined_states[m][half]);
+      }
     }
-    __syncthreads();
-    store_output(args, output, row, head_block, shared + factors_at, warp, lane);
+    store_output(args, joined, row, head_block, inverse, group, warp, lane);
   }
 }

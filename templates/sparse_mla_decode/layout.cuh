@@ -41,6 +41,13 @@ __device__ __forceinline__ float log2_approx(float x) {
   return y;
 }
 
+// Within one unit in the last place; 0 of infinity. A denominator is at least 1.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // {high, low} as two bf16, each rounded to nearest even.
 __device__ __forceinline__ u32 pack_bf16x2(float low, float high) {
   u32 pair;
@@ -85,7 +92,7 @@ __device__ __forceinline__ float load_sink(const Args& args, int head) {
 // 1 / (sum + exp2(sink - reference)); 0 for a row without slots, so that its output is +0.
 __device__ __forceinline__ float inverse_denominator(float sink, const SoftmaxState& state) {
   if (state.reference == minus_infinity) return 0.0f;
-  return __fdiv_rn(1.0f, __fadd_rn(state.sum, exp2_approx(__fsub_rn(sink, state.reference))));
+  return reciprocal_approx(__fadd_rn(state.sum, exp2_approx(__fsub_rn(sink, state.reference))));
 }
 
 __device__ __forceinline__ void store_lse(const Args& args, i64 row, int head,

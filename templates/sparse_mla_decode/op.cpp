@@ -61,18 +61,18 @@ Cost cost(const Sizes& s) {
 
 // What a config comes to, as the kernels derive it (layout.cuh, cache.cuh, kernel.cu).
 struct Tiling {
-  int64_t warps, heads_per_cta, splits;
+  int64_t warps, groups, heads_per_cta, splits;
   int64_t n_tiles;  // of 8 slots
   int64_t m_tiles;  // of 16 heads
   int64_t k_tiles;  // of 16 dims, of a warp
   int64_t head_blocks;
   int64_t query_tiles_in_registers;
   int64_t probability_terms;
-  int64_t probability_buffers;
   int64_t score_m_tiles;
 
   Tiling(const Sizes& s, const Config& c)
       : warps(c["warps"]),
+        groups(c["groups"]),
         heads_per_cta(c["heads_per_cta"]),
         splits(c["splits"]),
         n_tiles(c["tile_slots"] / 8),
@@ -81,7 +81,6 @@ struct Tiling {
         head_blocks((s["H"] + heads_per_cta - 1) / heads_per_cta),
         query_tiles_in_registers(k_tiles * c["query_quarters_in_registers"] / 4),
         probability_terms(s["probability"] == kSplit ? 2 : 1),
-        probability_buffers(c["overlap_values"] != 0 ? 2 : 1),
         score_m_tiles(c["score_m_tiles"]) {}
 };
 
@@ -101,9 +100,12 @@ int64_t smem_bytes(const Sizes& s, const Config& c) {
   const int64_t head_groups = (std::min(s["H"], t.heads_per_cta) + 7) / 8;
   const int64_t queries = t.warps * t.m_tiles * (t.k_tiles - t.query_tiles_in_registers) * 512;
   const int64_t scores = head_groups * t.warps * t.n_tiles * 256;
-  const int64_t probabilities =
-      t.probability_buffers * t.probability_terms * t.m_tiles * (t.n_tiles / 2) * 512;
-  return queries + c["stages"] * stage + scores + probabilities + 4 * t.heads_per_cta;
+  const int64_t probabilities = t.probability_terms * t.m_tiles * (t.n_tiles / 2) * 512;
+  const int64_t places = 2 * t.warps * (16 * c["tile_slots"] + 4);
+  const int64_t group = places + 4 * t.heads_per_cta + c["stages"] * stage + scores + probabilities;
+  const int64_t kept = (4 + 8 * t.groups) * t.heads_per_cta;
+  const int64_t exchange = (t.groups - 1) * t.heads_per_cta * 4 * kHeadDim;
+  return kept + std::max(queries + t.groups * group, exchange);
 }
 
 // Registers that hold tiles, and what everything else takes at least.
@@ -111,9 +113,9 @@ int64_t least_registers(const Sizes& s, const Config& c) {
   const Tiling t(s, c);
   constexpr int64_t kOther = 48;
   const int64_t output = t.m_tiles * t.k_tiles * 8;
-  const int64_t keys = t.probability_buffers * t.n_tiles * t.k_tiles * 2;
+  const int64_t keys = t.n_tiles * t.k_tiles * 2;
   const int64_t queries = t.m_tiles * t.query_tiles_in_registers * 4;
-  const int64_t scores = t.n_tiles * t.score_m_tiles * 4;
+  const int64_t scores = std::max<int64_t>(t.n_tiles, 4) * t.score_m_tiles * 4;
   return output + keys + queries + scores + kOther;
 }
 
@@ -123,17 +125,18 @@ Space space(const Sizes&, const Gpu&) {
       {"tile_slots", {16, 32}, "slots that a CTA takes in one step"},
       {"splits", {1, 2, 4, 5, 8, 10, 20, 40}, "CTAs that share the slots of a row"},
       {"heads_per_cta", {16, 32, 64}, "heads of a CTA"},
-      {"warps", {4, 8}, "warps of a CTA, each with its part of the 512 dims"},
+      {"warps", {4, 8}, "warps of a group, each with its part of the 512 dims"},
+      {"groups", {1, 2, 4}, "groups of warps of a CTA, each with its part of the slots"},
       {"stages", {1, 2, 3}, "tiles of raw codes under way"},
       {"query_quarters_in_registers", {0, 1, 4}, "quarters of the queries kept in registers"},
       {"score_m_tiles", {1, 2}, "tiles of 16 heads whose scores are formed at once"},
-      {"overlap_values", {0, 1}, "values of a tile are added beside the softmax of the next"},
       {"ctas_per_sm", {1, 2}, "CTAs of an SM that the registers are cut for"},
   };
   space.rules = {
-      {"a split would be shorter than a tile",
+      {"the part of a group would be shorter than a tile",
        [](const Sizes& s, const Config& c, const Gpu&) {
-         return c["splits"] * c["tile_slots"] <= kWindow + (has_compressed(s) ? kTopK : 0);
+         return c["splits"] * c["groups"] * c["tile_slots"] <=
+                kWindow + (has_compressed(s) ? kTopK : 0);
        }},
       {"a CTA would hold more tiles of heads than there are",
        [](const Sizes& s, const Config& c, const Gpu&) {
@@ -148,18 +151,15 @@ Space space(const Sizes&, const Gpu&) {
          const int64_t lanes = 32 * c["warps"] / c["heads_per_cta"];
          return lanes >= 4 && lanes <= c["tile_slots"] / 2;
        }},
-      {"overlapping values with the softmax is for one CTA of 8 warps an SM, which has nothing "
-       "else "
-       "to run beside it",
-       [](const Sizes&, const Config& c, const Gpu&) {
-         return c["overlap_values"] == 0 || (c["warps"] == 8 && c["ctas_per_sm"] == 1 &&
-                                             c["stages"] == 2 && c["tile_slots"] == 32);
+      {"the groups of a CTA have at most 16 warps, of which each writes a tile of 16 dims at least",
+       [](const Sizes& s, const Config& c, const Gpu&) {
+         return c["groups"] * c["warps"] <= 16 && c["groups"] <= Tiling(s, c).k_tiles;
        }},
       {"the tiles of a thread would not fit its registers",
        [](const Sizes& s, const Config& c, const Gpu& gpu) {
-         const int64_t given =
-             std::min<int64_t>(gpu.max_registers_per_thread + 1,
-                               gpu.registers_per_sm / (32 * c["warps"] * c["ctas_per_sm"]));
+         const int64_t given = std::min<int64_t>(
+             gpu.max_registers_per_thread + 1,
+             gpu.registers_per_sm / (32 * c["warps"] * c["groups"] * c["ctas_per_sm"]));
          return least_registers(s, c) <= given;
        }},
       {"the CTAs of an SM would want more shared memory than it has",
@@ -175,9 +175,9 @@ Space space(const Sizes&, const Gpu&) {
 
 // One split needs no workspace, whatever the number of rows.
 Config default_config(const Sizes&) {
-  return {{"tile_slots", 16},   {"splits", 1},         {"heads_per_cta", 16},
-          {"warps", 4},         {"stages", 1},         {"query_quarters_in_registers", 0},
-          {"score_m_tiles", 1}, {"overlap_values", 0}, {"ctas_per_sm", 2}};
+  return {{"tile_slots", 16},   {"splits", 1}, {"heads_per_cta", 16},
+          {"warps", 4},         {"stages", 1}, {"query_quarters_in_registers", 0},
+          {"score_m_tiles", 1}, {"groups", 1}, {"ctas_per_sm", 2}};
 }
 
 jit::Constant constant(std::string name, int64_t value) {
@@ -205,23 +205,25 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
            constant("stages", c["stages"]),
            constant("query_tiles_in_registers", t.query_tiles_in_registers),
            constant("score_m_tiles", c["score_m_tiles"]),
-           {"overlap_values", "bool", c["overlap_values"] != 0 ? "true" : "false"},
+           constant("groups", t.groups),
            constant("ctas_per_sm", c["ctas_per_sm"]),
        })
     decode.constants.push_back(std::move(own));
   decode.grid_x = {.scale = t.head_blocks * t.splits, .terms = {{"T"}}};
-  decode.threads = static_cast<int>(32 * t.warps);
+  decode.threads = static_cast<int>(32 * t.warps * t.groups);
   decode.dynamic_smem_bytes = smem_bytes(s, c);
   plan.kernels.push_back(std::move(decode));
 
   if (t.splits > 1) {
-    constexpr int64_t kUnitsPerCta = 1;  // few bytes a CTA, so many CTAs
+    // Four warps share the parts of a unit where there are many of them.
+    constexpr int64_t kCombineWarps = 4;
+    const int64_t units_per_cta = t.splits >= 8 ? 1 : kCombineWarps;
     KernelLaunch combine{.file = "combine.cu", .entry = "sparse_mla_combine"};
     combine.constants = shared_by_both;
-    combine.constants.push_back(constant("units_per_cta", kUnitsPerCta));
-    combine.grid_x = {.scale = t.head_blocks * t.warps * t.m_tiles * t.k_tiles / kUnitsPerCta,
+    combine.constants.push_back(constant("units_per_cta", units_per_cta));
+    combine.grid_x = {.scale = t.head_blocks * t.warps * t.m_tiles * t.k_tiles / units_per_cta,
                       .terms = {{"T"}}};
-    combine.threads = static_cast<int>(32 * kUnitsPerCta);
+    combine.threads = static_cast<int>(32 * kCombineWarps);
     plan.kernels.push_back(std::move(combine));
     // Of each row, split and head: the unnormalised output in fp32, its reference, its sum.
     plan.workspace_bytes = {
@@ -229,8 +231,8 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   }
   // Dims are summed within warps, then over them; p is summed within lanes, then over them.
   plan.reduction_signature =
-      fmt::format("tiles of {} slots, {} splits, {} warps, {} lanes a head", c["tile_slots"],
-                  t.splits, t.warps, 32 * t.warps / t.heads_per_cta);
+      fmt::format("tiles of {} slots, {} splits of {} groups, {} warps, {} lanes a head",
+                  c["tile_slots"], t.splits, t.groups, t.warps, 32 * t.warps / t.heads_per_cta);
   return plan;
 }
 
@@ -239,7 +241,7 @@ ModelHints model(const Sizes& s, const Config& c) {
   const int64_t slots = s["Kw"] + compressed_width(s);
   const int64_t tiles = (slots + c["tile_slots"] - 1) / c["tile_slots"];
   const double tiles_per_cta =
-      static_cast<double>((tiles + t.splits - 1) / std::max<int64_t>(t.splits, 1));
+      static_cast<double>((tiles + t.splits * t.groups - 1) / (t.splits * t.groups));
   const double bytes_per_tile =
       static_cast<double>(c["tile_slots"] * std::max(entry_bytes(s["window_format"]),
                                                      entry_bytes(s["compressed_format"])));
