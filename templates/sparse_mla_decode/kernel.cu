@@ -2,7 +2,7 @@
 // slot, which is also its value.
 //   s[h, n] = 512^-0.5 * dot(q[t, h], k_n)         m = max s     p = exp(s - m), 0 if invalid
 //   out[t, h] = (sum p * k_n) / (sum p + exp(sink[h] - m))
-// grid  (num_rows * splits * head_blocks)   block (32 * warps * groups)
+// grid  (num_rows * head_blocks, splits)   block (32 * warps * groups)
 // shared  sinks, states | queries | of each group: places, masks, stages of raw codes, scores,
 //         probabilities, factors; at the end all but the first are room to join the groups in
 //
@@ -586,8 +586,9 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
   const int warp = groups == 1 ? warp_of_cta : warp_of_cta % warps;
   const int lane = lane_id();
   const int head_block = static_cast<int>(blockIdx.x % head_blocks);
-  const int split = static_cast<int>(blockIdx.x / head_blocks % splits);
-  const i64 row = static_cast<int>(blockIdx.x / (head_blocks * splits));
+  const int splits = is_split ? static_cast<int>(gridDim.y) : 1;
+  const int split = is_split ? static_cast<int>(blockIdx.y) : 0;
+  const i64 row = blockIdx.x / head_blocks;
   const u32 mine = shared + groups_at + group * group_bytes;  // the group's
 
   // Columns of a part are fixed by the widths, so that slots can be read before lengths are known.
@@ -607,7 +608,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
                   args.compressed_slots + row * args.compressed_slots_stride,
                   static_cast<i32>(args.compressed_width)};
   }
-  constexpr int parts_of_row = splits * groups;
+  const int parts_of_row = splits * groups;
   const int part = split * groups + group;
   const int window_tiles = (window.len + tile_slots - 1) / tile_slots;
   const int all_tiles = window_tiles + (compressed.len + tile_slots - 1) / tile_slots;
@@ -630,7 +631,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
   RawQueries raw;
   request_queries(args, row, head_block, group, warp, lane, raw);
   float sink = minus_infinity;
-  if (splits == 1 && static_cast<int>(threadIdx.x) < heads_per_cta)
+  if (!is_split && static_cast<int>(threadIdx.x) < heads_per_cta)
     sink = load_sink(args, head_block * heads_per_cta + static_cast<int>(threadIdx.x));
 
   Tiles tiles;
@@ -705,7 +706,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
 #pragma unroll 1
   for (int i = 0; i < stages; ++i) request(i, mine + stages_at + i * stage_bytes);
   keep_queries(shared + queries_at, group, warp, lane, raw, queries);
-  if (splits == 1 && static_cast<int>(threadIdx.x) < heads_per_cta)
+  if (!is_split && static_cast<int>(threadIdx.x) < heads_per_cta)
     store_shared_float(shared + sinks_at + static_cast<int>(threadIdx.x) * 4, sink);
   if constexpr (head_groups * 8 < heads_per_cta) {
     // Rows of heads that do not exist.
@@ -761,7 +762,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
   JoinedOutput joined;
   JoinWeights weights;
   SoftmaxState joined_states[m_tiles][2];
-  if constexpr (groups > 1 || splits == 1) {
+  if constexpr (groups > 1 || !is_split) {
     if (speaks) {
       store_shared_8(shared + states_at + (group * heads_per_cta + share.head) * 8,
                      {__float_as_uint(state.reference), __float_as_uint(state.sum)});
@@ -784,7 +785,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
       join_output(output, weights, shared + queries_at, group, warp, lane, joined);
     }
   } else if (speaks) {
-    partial_state(args, row, split, head_block)[share.head] = state;
+    partial_state(args, row, splits, split, head_block)[share.head] = state;
   }
   if constexpr (groups == 1) {
 #pragma unroll
@@ -800,17 +801,17 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
     }
   }
 
-  if constexpr (splits > 1) {
+  if constexpr (is_split) {
     if (groups > 1 && group == 0 && warp == 0 && lane % 4 == 0) {
 #pragma unroll
       for (int m = 0; m < m_tiles; ++m) {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          partial_state(args, row, split, head_block)[16 * m + 8 * half + lane / 4] =
+          partial_state(args, row, splits, split, head_block)[16 * m + 8 * half + lane / 4] =
               joined_states[m][half];
       }
     }
-    float4* to = partial_fragments(args, row, split, head_block, warp) +
+    float4* to = partial_fragments(args, row, splits, split, head_block, warp) +
                  group * joined_k_tiles * octets * warp_lanes + lane;
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m) {

@@ -69,14 +69,14 @@ struct SoftmaxState {
 constexpr i64 fragments_per_warp = static_cast<i64>(m_tiles) * k_tiles * octets;
 constexpr i64 partials_per_split = head_blocks * warps * fragments_per_warp * warp_lanes;  // float4
 
-__device__ __forceinline__ float4* partial_fragments(const Args& args, i64 row, int split,
-                                                     int head_block, int warp) {
+__device__ __forceinline__ float4* partial_fragments(const Args& args, i64 row, int splits,
+                                                     int split, int head_block, int warp) {
   const i64 index = ((row * splits + split) * head_blocks + head_block) * warps + warp;
   return reinterpret_cast<float4*>(args.workspace) + index * fragments_per_warp * warp_lanes;
 }
 
-__device__ __forceinline__ SoftmaxState* partial_state(const Args& args, i64 row, int split,
-                                                       int head_block) {
+__device__ __forceinline__ SoftmaxState* partial_state(const Args& args, i64 row, int splits,
+                                                       int split, int head_block) {
   float4* after =
       reinterpret_cast<float4*>(args.workspace) + args.num_rows * splits * partials_per_split;
   return reinterpret_cast<SoftmaxState*>(after) +

@@ -18,7 +18,7 @@ using templates::Case;
 using templates::Config;
 using templates::Sizes;
 
-constexpr const char* kDevice = "sim:rtx-3090";
+constexpr const char* kDevice = "sim:a100-sxm4-80gb";
 
 // A mistake: `right` of a file of the op becomes `wrong`.
 struct Mutant {
@@ -195,21 +195,26 @@ TEST_F(SparseMlaDecodeOnSimulator, EveryNumberOfSplitsIsRight) {
 TEST_F(SparseMlaDecodeOnSimulator, ConfigsOfOneSignatureGiveTheSameBits) {
   const Sizes fixed_sizes = shape(40, 1, 2);
   const auto c = prepared(case_named("many columns", fixed_sizes));
-  const Config one{{"splits", 4}, {"heads_per_cta", 32}, {"ctas_per_sm", 1}};
-  const Config other{{"stages", 2}, {"query_quarters_in_registers", 1}, {"score_m_tiles", 2}};
-  const std::vector<Config> configs{config(fixed_sizes, one),
-                                    config(fixed_sizes, one.merged(other))};
-  std::vector<std::map<std::string, std::vector<uint32_t>>> results;
-  std::vector<std::string> signatures;
-  for (const Config& each : configs) {
-    const tuner::RunVerdict verdict = c->check(plan(fixed_sizes, each));
-    ASSERT_EQ(verdict.outcome, tuner::Outcome::passed) << verdict.detail;
-    results.push_back({{"out", elements<uint32_t>(*c, "out", 40 * 256)},
-                       {"lse", elements<uint32_t>(*c, "lse", 40)}});
-    signatures.push_back(op().plan(fixed_sizes, each, gpu()).reduction_signature);
+  const Config two_ctas{{"splits", 4}, {"tile_slots", 32}};
+  const Config more_heads{{"splits", 4}, {"heads_per_cta", 32}, {"query_quarters_in_registers", 1}};
+  const std::vector<std::pair<Config, Config>> pairs{
+      {two_ctas, two_ctas.merged({{"stages", 2}})},
+      {more_heads, more_heads.merged({{"score_m_tiles", 2}})},
+  };
+  for (const auto& [one, other] : pairs) {
+    std::vector<std::map<std::string, std::vector<uint32_t>>> results;
+    std::vector<std::string> signatures;
+    for (const Config& changes : {one, other}) {
+      const Config each = config(fixed_sizes, changes);
+      const tuner::RunVerdict verdict = c->check(plan(fixed_sizes, each));
+      ASSERT_EQ(verdict.outcome, tuner::Outcome::passed) << verdict.detail;
+      results.push_back({{"out", elements<uint32_t>(*c, "out", 40 * 256)},
+                         {"lse", elements<uint32_t>(*c, "lse", 40)}});
+      signatures.push_back(op().plan(fixed_sizes, each, gpu()).reduction_signature);
+    }
+    EXPECT_EQ(signatures[0], signatures[1]);
+    EXPECT_EQ(results[0], results[1]) << signatures[0];
   }
-  EXPECT_EQ(signatures[0], signatures[1]);
-  EXPECT_EQ(results[0], results[1]);
 }
 
 TEST_F(SparseMlaDecodeOnSimulator, ARowAloneEqualsTheRowInABatch) {
