@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::string_view kCuda = "cuda";
 constexpr std::string_view kCudaPrefix = "cuda:";
-constexpr std::string_view kSimPrefix = "sim:";
 
 [[noreturn]] void fail_unknown(std::string_view id) {
   fail(Status::not_found,
@@ -37,7 +36,7 @@ std::string driver_text(const DeviceInfo& info) {
 }
 
 std::unique_ptr<Device> Device::open(std::string_view id) {
-  if (id.starts_with(kSimPrefix)) return open_simulator(id.substr(kSimPrefix.size()));
+  if (id.starts_with(kSimulatedPrefix)) return open_simulator(id.substr(kSimulatedPrefix.size()));
   return cuda::open_device(cuda_ordinal(id));
 }
 

@@ -24,6 +24,8 @@ namespace kiln::runtime {
 using Stream = void*;
 using DevicePtr = uint64_t;
 
+inline constexpr std::string_view kSimulatedPrefix = "sim:";  // of a device's id; a slug follows
+
 struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
 };

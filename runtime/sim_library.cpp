@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "jit/base/error.h"
+#include "jit/base/library_file.h"
 #include "kiln_build_id.h"
 #include "runtime/sim/sim_device.h"
 
@@ -31,14 +32,15 @@ std::vector<std::filesystem::path> places() {
     self = std::filesystem::canonical(info.dli_fname, error);
   // A program is named as it was started, which need not be a path.
   if (self.empty()) self = std::filesystem::canonical("/proc/self/exe", error);
-  for (std::filesystem::path folder = self.parent_path(); folder.has_relative_path();
-       folder = folder.parent_path()) {
+  // No higher: what lies above the installation may belong to others.
+  constexpr int kFolders = 3;
+  std::filesystem::path folder = self.parent_path();
+  for (int i = 0; i < kFolders && folder.has_relative_path(); ++i, folder = folder.parent_path()) {
     for (const char* below : {"", KILN_LIBDIR, "lib", "runtime/sim"}) {
       std::filesystem::path place = folder / below / kFile;
       if (std::find(result.begin(), result.end(), place) == result.end())
         result.push_back(std::move(place));
     }
-    if (result.size() >= 12) break;
   }
   return result;
 }
@@ -50,7 +52,7 @@ std::filesystem::path find_library() {
     if (std::filesystem::exists(path, error)) return path;
     tried += "\n  " + path.string();
   }
-  fail(Status::not_found,
+  fail(Status::unsupported,
        "The simulator {} was not found; it is installed beside libkiln.so. Searched:{}", kFile,
        tried);
 }
@@ -58,13 +60,14 @@ std::filesystem::path find_library() {
 }  // namespace
 
 OpenSimulator load_simulator(const std::filesystem::path& path) {
-  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  const auto [handle, why] =
+      open_library_file(path.string(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {
-    fail(Status::not_found, "The simulator {} could not be loaded: {}", path.string(), dlerror());
+    fail(Status::unsupported, "The simulator {} could not be loaded: {}", path.string(), why);
   }
   const auto open = reinterpret_cast<OpenSimulator>(dlsym(handle, "kiln_sim_open"));
   if (open == nullptr) {
-    fail(Status::not_found, "{} is not Kiln's simulator: it has no kiln_sim_open", path.string());
+    fail(Status::unsupported, "{} is not Kiln's simulator: it has no kiln_sim_open", path.string());
   }
   const auto build = reinterpret_cast<BuildFunction>(dlsym(handle, "kiln_sim_build"));
   const std::string_view found = build != nullptr ? build() : "an earlier one";

@@ -13,8 +13,8 @@ namespace sim {
 struct SimOptions;
 }
 
-// A device "sim:<slug>". Fails with not_found for a slug that the GPU table does not have, and for
-// a missing libkiln_sim.so with the places searched, with unsupported for one of another build.
+// A device "sim:<slug>". Fails with not_found for a slug that the GPU table does not have, and with
+// unsupported for a libkiln_sim.so that is missing, with the places searched, or of another build.
 // KILN_SIM_CHECK=0 turns its checker off.
 std::unique_ptr<Device> open_simulator(std::string_view slug);
 

@@ -252,9 +252,8 @@ std::string condition_text(const Op& op, const ShapeCondition& condition) {
   const Size& size = *op.find_size(condition.symbol);
   std::vector<std::string> values;
   for (const int64_t value : condition.values) {
-    const auto named = std::find_if(size.names.begin(), size.names.end(),
-                                    [&](const SizeName& name) { return name.value == value; });
-    values.push_back(named == size.names.end() ? std::to_string(value) : named->name);
+    const std::string* const name = size.name_of(value);
+    values.push_back(name != nullptr ? *name : std::to_string(value));
   }
   const std::string last = values.back();
   values.pop_back();

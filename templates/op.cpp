@@ -110,6 +110,13 @@ const Arg* Op::find_arg(std::string_view arg_name) const {
   return nullptr;
 }
 
+const std::string* Size::name_of(int64_t value_wanted) const {
+  for (const SizeName& named : names) {
+    if (named.value == value_wanted) return &named.name;
+  }
+  return nullptr;
+}
+
 bool ShapeCondition::holds(const Sizes& fixed) const {
   return symbol.empty() || std::find(values.begin(), values.end(), fixed[symbol]) != values.end();
 }

@@ -73,6 +73,8 @@ struct Size {
   std::vector<SizeName>
       names;  // a fixed size whose values have names (formats); then only these are legal
   int64_t (*derive)(const Sizes&) = nullptr;
+
+  const std::string* name_of(int64_t value) const;  // nullptr when it has none
 };
 
 enum class ArgKind { input, output, inout };

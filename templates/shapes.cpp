@@ -55,10 +55,8 @@ void refuse_unknown_fields(const Op& op, const Json& object, SizeKind kind, std:
 }
 
 Json value_json(const Size& size, int64_t value) {
-  for (const SizeName& name : size.names) {
-    if (name.value == value) return name.name;
-  }
-  return value;
+  const std::string* const name = size.name_of(value);
+  return name != nullptr ? Json(*name) : Json(value);
 }
 
 Json sizes_json(const Op& op, const Sizes& sizes, SizeKind kind) {

@@ -95,7 +95,7 @@ class Search {
   ProblemReport tune_one(const Job& job);
   ProblemReport tune_in_turn(const Job& job, size_t index, size_t count, TuneReport& report);
   ProblemReport kept_row(const Job& job, const cache::Decision& decision);
-  bool is_settled(std::span<const Job> shape);
+  std::vector<std::optional<cache::Decision>> kept_decisions(std::span<const Job> shape);
   void make_alike(std::span<const Job> shape, std::span<ProblemReport> rows);
   static void note_time(const Candidate& candidate, double time_ns, ProblemReport& report);
   std::vector<Entrant> all_entrants(const CandidateSet& set) const;
@@ -911,17 +911,19 @@ ProblemReport Search::tune_in_turn(const Job& job, size_t index, size_t count, T
   return row;
 }
 
-// Whether what is decided already is decided for sizes that belong together.
-bool Search::is_settled(std::span<const Job> shape) {
-  if (!is_invariant(*shape.front().op)) return true;
+// What is decided already; where the sizes of a shape belong together, all of it or nothing.
+std::vector<std::optional<cache::Decision>> Search::kept_decisions(std::span<const Job> shape) {
+  std::vector<std::optional<cache::Decision>> kept;
+  for (const Job& job : shape) kept.push_back(finished(job));
+  if (!is_invariant(*shape.front().op)) return kept;
   std::set<std::string> signatures;
-  for (const Job& job : shape) {
-    const std::optional<cache::Decision> decision = finished(job);
-    if (!decision) return false;
+  for (const std::optional<cache::Decision>& decision : kept) {
+    if (!decision) return std::vector<std::optional<cache::Decision>>(shape.size());
     const std::optional<cache::PlanRecord> plan = store_.find_plan(decision->plan);
     signatures.insert(plan ? plan->reduction_signature : "");
   }
-  return signatures.size() == 1;
+  if (signatures.size() != 1) kept.assign(shape.size(), std::nullopt);
+  return kept;
 }
 
 // Where the winners of one fixed shape add in different orders, all get the order that loses least.
@@ -978,7 +980,7 @@ TuneReport Search::run() {
     size_t end = begin + 1;
     while (end < jobs.size() && is_same_shape(jobs[begin], jobs[end])) ++end;
     const std::span shape(jobs.data() + begin, end - begin);
-    const bool keeps = is_settled(shape);
+    const std::vector<std::optional<cache::Decision>> kept = kept_decisions(shape);
     for (size_t i = begin; i < end; ++i) {
       if (options_.progress) {
         const double eta_s = i > 0 ? (now_s() - start_s_) / static_cast<double>(i) *
@@ -987,13 +989,12 @@ TuneReport Search::run() {
         options_.progress(static_cast<int>(i), static_cast<int>(jobs.size()), problem_text(jobs[i]),
                           eta_s);
       }
-      const std::optional<cache::Decision> kept =
-          keeps && !stopped() ? finished(jobs[i]) : std::nullopt;
-      report.problems.push_back(kept ? kept_row(jobs[i], *kept)
-                                     : tune_in_turn(jobs[i], i, jobs.size(), report));
+      const std::optional<cache::Decision>& decision = kept[i - begin];
+      report.problems.push_back(decision && !stopped()
+                                    ? kept_row(jobs[i], *decision)
+                                    : tune_in_turn(jobs[i], i, jobs.size(), report));
     }
-    if (is_invariant(*jobs[begin].op) && !keeps)
-      make_alike(shape, std::span(report.problems).subspan(begin));
+    if (is_invariant(*jobs[begin].op)) make_alike(shape, std::span(report.problems).subspan(begin));
     begin = end;
   }
   if (options_.progress)

@@ -17,7 +17,8 @@
  *   - A stride that is walked, because its dimension is larger than 1, is at least the extent of
  *     the innermost dimension, of inputs as of outputs. One that is not walked may hold anything.
  *   - Of an output with two strides one dimension nests in the other: all rows of the one with the
- *     smaller stride fit between two steps of the other. Inputs may overlap beyond that.
+ *     smaller stride fit between two steps of the other. Inputs may overlap beyond that, but an
+ *     output shares no memory with another argument.
  *   - Streams are `void *`: a cudaStream_t or CUstream; NULL is the legacy default stream. A
  *     simulated device has no other stream than NULL and refuses any other: KILN_INVALID_ARGUMENT
  *     from kiln_synchronize, KILN_DRIVER_ERROR from an op call.
@@ -45,8 +46,8 @@
  *     op call runs its kernels before it returns, one call after another, and takes locks and
  *     memory to do so. It checks what kernels do with memory (KILN_SIM_CHECK=0 in the environment of
  *     kiln_open turns that off). What it finds, and what a GPU would fault on, ends the work as on a
- *     GPU: that op call and everything after it returns KILN_DRIVER_ERROR with the report. A kernel
- *     that runs for more than a minute is such a fault.
+ *     GPU: that op call and all later work returns KILN_DRIVER_ERROR with the report. A kernel that
+ *     runs for more than a minute is such a fault.
  *
  * The ops themselves are in kiln_ops.h, made from their descriptions. Sizes, shapes and workloads
  * in JSON use the field names there.
@@ -153,9 +154,10 @@ typedef struct kiln_options {
  * options: NULL for all defaults; read and copied here, strings too, and not needed afterwards. log
  * and log_user are used until kiln_close has returned.
  * session: receives the handle; NULL on failure.
- * KILN_INVALID_ARGUMENT, KILN_NO_DRIVER, KILN_NOT_FOUND (no such device, or no libkiln_sim.so for a
- * simulated one), KILN_UNSUPPORTED (compute capability below 8.0, a driver older than CUDA 11.4, or
- * a libkiln_sim.so of another build), KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY (also of the device). */
+ * KILN_INVALID_ARGUMENT, KILN_NO_DRIVER, KILN_NOT_FOUND (no such device), KILN_UNSUPPORTED (compute
+ * capability below 8.0, a driver older than CUDA 11.4, or for a simulated device a libkiln_sim.so
+ * that is missing, cannot be loaded or is of another build), KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY
+ * (also of the device). */
 KILN_API kiln_status kiln_open(const kiln_options *options, kiln_session **session);
 
 /* Frees the session and its plans; later calls on them return KILN_CLOSED. Its kernels are unloaded

@@ -22,7 +22,7 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 36;  // all that fits in its map 
 #else
 constexpr uint64_t kMostBytes = uint64_t{1} << 42;
 #endif
-constexpr uint64_t kLeastBytes = uint64_t{1} << 36;
+constexpr uint64_t kSlackBytes = uint64_t{1} << 30;  // for the gaps of many small allocations
 
 }  // namespace
 
@@ -57,19 +57,22 @@ bool Arena::reserve_all(uint64_t bytes) {
 }
 
 Arena::Arena(int64_t capacity_bytes, Marks marks) : capacity_(capacity_bytes), marks_(marks) {
-  uint64_t bytes = kMostBytes;
+  const uint64_t capacity = std::min(static_cast<uint64_t>(capacity_bytes), kMostBytes);
+  const uint64_t least = std::min(capacity + kSlackBytes, kMostBytes) / kSlotBytes * kSlotBytes;
+  uint64_t bytes = std::min(2 * (capacity + 8 * kSlackBytes), kMostBytes) / kSlotBytes * kSlotBytes;
   while (!reserve_all(bytes)) {
     for (Reservation* part :
          {&memory_, &written_memory_, &cell_memory_, &owner_memory_, &size_memory_}) {
       part->drop();
     }
-    bytes /= 2;
-    if (bytes < kLeastBytes) {
+    if (bytes == least) {
       fail(Status::out_of_memory,
-           "A simulated GPU needs {} GiB of addresses (not of memory), which the system refused; "
-           "look at `ulimit -v` and vm.overcommit_memory.",
-           kLeastBytes >> 30);
+           "A simulated GPU with {} GiB needs {} GiB of addresses (not of memory) in this process, "
+           "which the system refused; close other simulated GPUs, or look at `ulimit -v` and "
+           "vm.overcommit_memory.",
+           capacity >> 30, (marks == Marks::on ? 6 * least : least) >> 30);
     }
+    bytes = std::max(bytes / 2 / kSlotBytes * kSlotBytes, least);
   }
   base_ = reinterpret_cast<uint64_t>(memory_.data());
   slots_ = bytes / kSlotBytes;
@@ -111,8 +114,8 @@ uint64_t Arena::allocate(int64_t bytes) {
   const uint64_t first = count <= slots_ ? find_slots(count) : slots_;
   if (first == slots_) {
     fail(Status::out_of_memory,
-         "The simulated GPU could not allocate {} bytes: {} of its {} bytes are free.", bytes,
-         capacity_ - used_, capacity_);
+         "The simulated GPU could not allocate {} bytes: {} of its {} bytes are free{}.", bytes,
+         capacity_ - used_, capacity_, fits_gpu ? ", but not in one piece" : "");
   }
   taken_[first] = count;
   cursor_ = first + count;

@@ -395,6 +395,45 @@ Checker::Field Checker::make_field(const View& view, size_t index) {
   return field;
 }
 
+bool Checker::share_memory(const View& one, const View& other) {
+  __extension__ typedef __int128 Wide;  // strides of a call may be anything
+  const Field rows = make_field(one, 0);
+  const Field place = make_field(other, 0);
+  const auto span_bytes = [](const Field& field, size_t dim) {
+    Wide bytes = field.row_bytes;
+    for (; dim < field.dims.size(); ++dim)
+      bytes += Wide{field.dims[dim].count - 1} * field.dims[dim].stride;
+    return bytes;
+  };
+  // Whether a byte of [low, high) belongs to the dims of `place` from `dim` on, which begin there.
+  const auto touches = [&](const auto& self, size_t dim, Wide begin, Wide low, Wide high) -> bool {
+    if (high <= begin || low >= begin + span_bytes(place, dim)) return false;
+    if (dim == place.dims.size()) return true;
+    const Wide stride = place.dims[dim].stride;
+    const Wide inner = span_bytes(place, dim + 1);
+    const Wide first = std::max<Wide>(low - begin - inner + stride, 0) / stride;
+    const Wide last = std::min<Wide>((high - 1 - begin) / stride, place.dims[dim].count - 1);
+    for (Wide i = first; i <= last; ++i) {
+      if (self(self, dim + 1, begin + i * stride, low, high)) return true;
+    }
+    return false;
+  };
+  if (!touches(touches, 0, place.begin, rows.begin, rows.begin + span_bytes(rows, 0))) return false;
+  // Row by row, up to a number that takes no time.
+  constexpr uint64_t kMostRows = 1 << 16;
+  uint64_t count = 1;
+  for (const Dim& dim : rows.dims)
+    count = std::min(count * std::min(dim.count, kMostRows), kMostRows);
+  for (uint64_t row = 0; row < count; ++row) {
+    Wide at = rows.begin;
+    uint64_t rest = row;
+    for (size_t d = rows.dims.size(); d-- > 0; rest /= rows.dims[d].count)
+      at += Wide{rest % rows.dims[d].count} * rows.dims[d].stride;
+    if (touches(touches, 0, place.begin, at, at + rows.row_bytes)) return true;
+  }
+  return false;
+}
+
 // Whether a program has loads that may miss what its own launch writes.
 bool Checker::reads_past_writes(const Program* program) {
   if (program == nullptr) return false;
@@ -472,14 +511,15 @@ Checker::Extent Checker::find_extent(uint64_t address, uint64_t bytes, AccessKin
   return output;
 }
 
+uint64_t Checker::Field::distance(uint64_t address) const {
+  if (address < begin) return begin - address;
+  return address < end ? 0 : address - end + 1;
+}
+
 const Checker::Field* Checker::nearest_field(uint64_t address) const {
-  const auto distance = [&](const Field& field) {
-    if (address < field.begin) return field.begin - address;
-    return address < field.end ? 0 : address - field.end + 1;
-  };
-  const auto nearest =
-      std::min_element(fields_.begin(), fields_.end(),
-                       [&](const Field& a, const Field& b) { return distance(a) < distance(b); });
+  const auto nearest = std::min_element(
+      fields_.begin(), fields_.end(),
+      [&](const Field& a, const Field& b) { return a.distance(address) < b.distance(address); });
   return nearest != fields_.end() ? &*nearest : nullptr;
 }
 
@@ -497,6 +537,8 @@ std::string Checker::place_text(uint64_t address) const {
   if (field == nullptr) return "";
   Report report{.space = Space::global, .address = address};
   locate(report);
+  constexpr uint64_t kFar = uint64_t{1} << 42;
+  if (field->distance(address) > kFar) return "near no argument";
   std::string text = fmt::format("nearest argument: {}, byte offset {}, element {}",
                                  report.argument, report.offset, report.element);
   if (address >= field->end) text += fmt::format(", {} bytes behind its end", address - field->end);

@@ -116,6 +116,9 @@ class Checker {
   bool clock_used_up() const { return clock_used_up_.load(); }         // some races were not seen
   std::string summary(const SourceLine& source_line = nullptr) const;  // "" when nothing was found
 
+  // Whether two views have a byte in common. Of more than 65536 rows the first ones are looked at.
+  static bool share_memory(const View& one, const View& other);
+
   // "`topk`, 8 bytes behind its end (offset 4104, element 1026)", for the text of a Fault.
   std::string place_text(uint64_t address) const;
 
@@ -133,10 +136,12 @@ class Checker {
     uint64_t begin = 0;
     uint64_t end = 0;
     uint64_t row_bytes = 0;
-    std::vector<Dim> dims;
+    std::vector<Dim> dims;  // the largest stride first
     bool may_read = true;
     bool may_write = true;
     bool is_constant = false;  // and no other view writes what it has
+
+    uint64_t distance(uint64_t address) const;  // 0 inside
   };
   // Bytes that one check covers; none by default.
   struct Extent {

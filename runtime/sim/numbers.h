@@ -62,7 +62,7 @@ struct FloatModes {
   bool flushes = false;  // subnormal results and operands to zero
 };
 
-// Rounding and flushing of the host while it lives. The memory clobbers keep the arithmetic inside:
+// Rounding and flushing of the host while it lives, without the traps that the host may have on. The memory clobbers keep the arithmetic inside:
 // operands are loaded after the first one and results stored before the second.
 class FloatMode {
  public:
@@ -85,7 +85,8 @@ class FloatMode {
   static Control with(Control control, FloatModes modes) {
     constexpr Control kRounding[] = {0x0000, 0x6000, 0x2000, 0x4000};
     constexpr Control kFlush = 0x8040;  // results to zero, and operands
-    return (control & ~(kFlush | 0x6000U)) | kRounding[static_cast<int>(modes.rounding)] |
+    constexpr Control kNoTraps = 0x1f80;
+    return (control & ~(kFlush | 0x6000U)) | kNoTraps | kRounding[static_cast<int>(modes.rounding)] |
            (modes.flushes ? kFlush : 0);
   }
 #elif defined(__aarch64__)
@@ -99,7 +100,8 @@ class FloatMode {
   static Control with(Control control, FloatModes modes) {
     constexpr Control kRounding[] = {0, 3 << 22, 2 << 22, 1 << 22};
     constexpr Control kFlush = 1 << 24;
-    return (control & ~(kFlush | (3 << 22))) | kRounding[static_cast<int>(modes.rounding)] |
+    constexpr Control kTraps = 0x9f00;
+    return (control & ~(kFlush | (3 << 22) | kTraps)) | kRounding[static_cast<int>(modes.rounding)] |
            (modes.flushes ? kFlush : 0);
   }
 #else

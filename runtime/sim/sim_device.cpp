@@ -167,7 +167,7 @@ std::string template_line(const std::string& file, int number) {
 SimDevice::SimDevice(const SimOptions& options)
     : options_(options),
       arena_(options.gpu.dram_bytes, options.checking == Checking::on ? Marks::on : Marks::off) {
-  info_.id = "sim:" + options.gpu.slug;
+  info_.id = std::string(kSimulatedPrefix) + options.gpu.slug;
   info_.name = fmt::format("simulated {}", options.gpu.name);
   info_.gpu = options.gpu;
   info_.gpu.isa = "compute_80";

@@ -35,6 +35,18 @@ View argument_view(const templates::Op& op, const Arg& arg, const Sizes& sizes, 
   return view;
 }
 
+void refuse_shared_outputs(const Subject& subject) {
+  for (const View& written : subject.views) {
+    if (!written.may_write) continue;
+    for (const View& other : subject.views) {
+      if (&other == &written || !Checker::share_memory(written, other)) continue;
+      fail(Status::invalid_argument,
+           "{}: the output {} shares memory with {} {}: an output is no place of another argument",
+           subject.op, written.name, other.may_write ? "the output" : "the input", other.name);
+    }
+  }
+}
+
 }  // namespace
 
 Subject checker_subject(const KernelSubject& subject, std::string_view kernel,
@@ -94,6 +106,7 @@ Subject checker_subject(const KernelSubject& subject, std::string_view kernel,
     return view.begin == 0 ||
            std::any_of(view.dims.begin(), view.dims.end(), [](int64_t dim) { return dim <= 0; });
   });
+  refuse_shared_outputs(result);
   return result;
 }
 

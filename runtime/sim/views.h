@@ -10,7 +10,8 @@ namespace kiln::runtime::sim {
 
 // Without an op (`subject.op` is nullptr) it names the kernel only: then every allocation may be
 // touched. Outputs and the workspace hold nothing when the call begins. Fails with internal when
-// `params` is not the op's struct.
+// `params` is not the op's struct, and with invalid_argument when an output shares memory with
+// another argument.
 Subject checker_subject(const KernelSubject& subject, std::string_view kernel,
                         std::span<const std::byte> params);
 

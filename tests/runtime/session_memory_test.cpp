@@ -3,27 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <new>
 
-namespace {
-
-// Allocations of this thread until one fails; below 0: none does.
-thread_local int allocations_left = -1;
-
-}  // namespace
-
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  if (allocations_left == 0) throw std::bad_alloc();
-  if (allocations_left > 0) --allocations_left;
-  if (void* const memory = std::malloc(bytes != 0 ? bytes : 1)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  return std::malloc(bytes != 0 ? bytes : 1);
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#include "tests/limited_new.h"
 
 namespace kiln::runtime {
 namespace {

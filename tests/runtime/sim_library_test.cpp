@@ -34,8 +34,8 @@ TEST(SimLibrary, OneThatNamesNoBuildIsRefused) {
 }
 
 TEST(SimLibrary, WhatIsNoSimulatorIsRefused) {
-  expect_refused("/nonexistent/libkiln_sim.so", Status::not_found, {"could not be loaded"});
-  expect_refused("libm.so.6", Status::not_found, {"no kiln_sim_open"});
+  expect_refused("/nonexistent/libkiln_sim.so", Status::unsupported, {"could not be loaded"});
+  expect_refused("libm.so.6", Status::unsupported, {"no kiln_sim_open"});
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -135,6 +136,17 @@ TEST(Arena, AHugeAllocationCostsNothingUntilItIsTouched) {
   EXPECT_EQ(*arena.written(address), 0);
   EXPECT_EQ(*arena.written(address + (uint64_t{1} << 34)), 1);
 }
+
+#if !defined(__SANITIZE_THREAD__)  // which leaves a process few addresses
+TEST(Arena, ManyLargeOnesFitIntoOneProcess) {
+  constexpr int64_t kCapacity = int64_t{80} << 30;
+  std::vector<std::unique_ptr<Arena>> arenas;
+  for (int i = 0; i < 24; ++i) {
+    arenas.push_back(std::make_unique<Arena>(kCapacity, Marks::on));
+    EXPECT_NE(arenas.back()->allocate(kCapacity), 0u) << "of arena " << i;
+  }
+}
+#endif
 
 TEST(Arena, CopiesOutsideOfOneAllocationFail) {
   Arena arena(kMega, Marks::off);

@@ -5,30 +5,10 @@
 #include <immintrin.h>
 #endif
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <string>
 
+#include "tests/limited_new.h"
 #include "tests/sim/memory_testing.h"
-
-namespace {
-
-// What one allocation may ask for.
-std::atomic<size_t> most_bytes_at_once{SIZE_MAX};
-
-}  // namespace
-
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  if (bytes > most_bytes_at_once) throw std::bad_alloc();
-  if (void* const memory = std::malloc(bytes != 0 ? bytes : 1)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  return std::malloc(bytes != 0 ? bytes : 1);
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace kiln::runtime::sim {
 namespace {
@@ -341,6 +321,18 @@ TEST_F(ExecuteTest, TheModeOfTheCallerChangesNoResult) {
   EXPECT_EQ(_mm_getcsr() & 0xffc0, (before | 0x8040 | 0x4000) & 0xffc0);
   _mm_setcsr(before);
   EXPECT_EQ(got, expected);
+}
+
+TEST_F(ExecuteTest, TrapsOfTheCallerAreNotTheKernels) {
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before & ~0x1f80u);  // every trap is on
+  const std::vector<uint32_t> got = results(
+      "mov.u32 %r11, 0x7f000000;\nmul.f32 %r10, %r11, %r11;\nmov.u32 %r12, 1;\n"
+      "sub.f32 %r13, %r10, %r10;\ndiv.rn.f32 %r13, %r11, %r13;\n");
+  const unsigned after = _mm_getcsr();
+  _mm_setcsr(before);
+  EXPECT_EQ(after & 0x1f80u, 0u);
+  EXPECT_EQ(got[0], 0x7f800000u);
 }
 #endif
 

@@ -75,6 +75,37 @@ TEST_F(SubjectOfACall, OutputsAndTheWorkspaceHoldNothingAtFirst) {
   EXPECT_EQ(view(all, "workspace").dims, (std::vector<int64_t>{512}));
 }
 
+TEST_F(SubjectOfACall, AnOutputIsNoPlaceOfAnotherArgument) {
+  const std::vector<templates::Field> fields = templates::abi_fields(scaled_rows());
+  const auto at = [&](const char* name) -> uint64_t& {
+    return params_[static_cast<size_t>(templates::field_index(fields, name))];
+  };
+  const auto refused = [&](std::string_view text) {
+    try {
+      subject();
+      return false;
+    } catch (const Error& error) {
+      return error.status() == Status::invalid_argument &&
+             std::string_view(error.what()).find(text) != std::string_view::npos;
+    }
+  };
+  const uint64_t rows = at("rows");  // three of 8 bytes, 16 apart
+  for (const uint64_t place : {rows, rows + 16, rows + 36}) {
+    at("sums") = place;
+    EXPECT_TRUE(refused("scaled_rows: the output sums shares memory with the input rows")) << place;
+  }
+  for (const uint64_t place : {rows - 12, rows + 40}) {
+    at("sums") = place;
+    subject();
+  }
+  at("rows_stride") = 64;  // 128 bytes: there is room between the rows
+  at("sums") = rows + 8;
+  subject();
+  at("rows_stride") = 4;
+  at("sums") = at("workspace") + 500;
+  EXPECT_TRUE(refused("shares memory with the output workspace"));
+}
+
 TEST_F(SubjectOfACall, ArgumentsOfAnotherSizeAreADefect) {
   for (const int change : {-1, 1}) {
     std::vector<uint64_t> params = params_;

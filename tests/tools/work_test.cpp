@@ -78,6 +78,15 @@ TEST_F(BuildCommand, RanksForTheNamedGpuWithoutLoadingTheDriver) {
   EXPECT_EQ(doctor.json()["store"]["defects"], Json::array()) << doctor;
 }
 
+TEST_F(BuildCommand, InvariantDecidesAlikeAndKeepsThat) {
+  for (const char* outcome : {"1 decided now", "1 kept from before"}) {
+    const Result result =
+        run({"build", "--gpu", "rtx-3090", "--workload", small_workload(), "--invariant"});
+    EXPECT_EQ(result.code, 0) << result;
+    EXPECT_TRUE(contains(result.err, outcome)) << result;
+  }
+}
+
 TEST_F(BuildCommand, KeepsWhatWasDecidedBetterBefore) {
   store_seed(db(), make_seed("rtx-3090"));
   const Result result =

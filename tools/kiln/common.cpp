@@ -21,7 +21,6 @@
 namespace kiln::cli {
 namespace {
 
-constexpr std::string_view kSimulated = "sim:";
 constexpr size_t kMostTextBytes = size_t{1} << 20;
 
 // "did you mean" first, then everything there is.
@@ -220,13 +219,12 @@ ExampleCall example_call() {
 }
 
 runtime::DeviceInfo require_device(const std::string& id) {
-  if (id.starts_with(kSimulated)) {
-    const std::string slug = id.substr(kSimulated.size());
+  if (id.starts_with(runtime::kSimulatedPrefix)) {
+    const std::string slug = id.substr(runtime::kSimulatedPrefix.size());
     const std::vector<std::string> slugs = gpu_slugs();
-    const auto has_name = [&](const Gpu& gpu) {
-      return gpu.slug == slug || std::count(gpu.aliases.begin(), gpu.aliases.end(), slug) > 0;
-    };
-    if (std::none_of(gpu_table().begin(), gpu_table().end(), has_name)) {
+    try {
+      find_gpu(slug);
+    } catch (const Error&) {
       throw Failure(ExitCode::no_device,
                     fmt::format("no GPU that can be simulated is called {}{}", in_quotes(slug),
                                 did_you_mean(slug, slugs)),

@@ -212,6 +212,16 @@ WorkerReport examine_worker() {
   }
 }
 
+// Why no simulated GPU can be opened; "" when one can.
+std::string trouble_of_simulator() {
+  try {
+    runtime::Device::open(std::string(runtime::kSimulatedPrefix) + gpu_table().front().slug);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 struct Abilities {
   bool build = false;   // NVRTC and a store that can be written
   bool tune = false;    // the same with a device and its worker
@@ -231,14 +241,17 @@ void print_abilities(const Abilities& can, const runtime::DeviceList& devices) {
   const bool has_device = !devices.devices.empty();
   const std::string_view works = "works";
   const std::string_view lacking = has_device ? "does not work: see above" : "needs a GPU here";
+  const std::string_view simulated =
+      has_device ? lacking : "needs a GPU here, or does it by simulation: --device sim:NAME";
   const std::string_view needs = "does not work: it needs NVRTC and a store that can be written";
   print("\nOn this machine:\n");
-  const std::string_view untuned = !can.build   ? needs
-                                   : has_device ? lacking
-                                                : "no GPU here: ranks by the model, as build does";
+  const std::string_view untuned =
+      !can.build   ? needs
+      : has_device ? lacking
+                   : "no GPU here: ranks by the model, as build does; --device sim:NAME";
   line("build", can.build ? works : needs);
   line("tune", can.tune ? works : untuned);
-  line("verify", can.verify ? works : lacking);
+  line("verify", can.verify ? works : simulated);
   line("bench", can.bench ? works : lacking);
 }
 
@@ -249,6 +262,7 @@ ExitCode run_doctor(const Common& common) {
       examine_compiler(devices.devices.empty() ? 0 : devices.devices.front().cuda_major);
   const WorkerReport worker = examine_worker();
   const jit::PoolSize pool = jit::pool_size();
+  const std::string simulator = trouble_of_simulator();
 
   const bool has_device = !devices.devices.empty();
   Abilities can;
@@ -268,6 +282,7 @@ ExitCode run_doctor(const Common& common) {
                 {"worker",
                  {{"path", worker.path.empty() ? Json() : Json(worker.path)},
                   {"problem", worker.problem.empty() ? Json() : Json(worker.problem)}}},
+                {"simulator", {{"problem", simulator.empty() ? Json() : Json(simulator)}}},
                 {"pool", {{"workers", pool.workers}, {"why", pool.why}}},
                 {"can",
                  {{"build", can.build},
@@ -281,6 +296,8 @@ ExitCode run_doctor(const Common& common) {
   print_compiler(compiler);
   print_devices(devices, store);
   print(fmt::format("Worker     {}\n", worker.problem.empty() ? worker.path : worker.problem));
+  print(fmt::format("Simulator  {}\n",
+                    simulator.empty() ? "works: --device sim:NAME, see kiln devices" : simulator));
   print(fmt::format("Compiles   {} at once ({})\n", pool.workers, pool.why));
   print_abilities(can, devices);
   return code;

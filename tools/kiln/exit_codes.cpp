@@ -42,9 +42,8 @@ ExitCode exit_code_of(Status status) {
 std::string next_step_of(Status status) {
   switch (status) {
     case Status::no_driver:
-      return "Without a GPU, `kiln build --gpu SLUG` ranks for a named one; `kiln doctor` shows "
-             "what "
-             "was searched.";
+      return "Without a GPU, `kiln build --gpu SLUG` ranks for a named one and `--device sim:SLUG` "
+             "simulates it; `kiln doctor` shows what was searched.";
     case Status::no_compiler:
       return "Install the CUDA toolkit or name a library with KILN_NVRTC=/path/libnvrtc.so; `kiln "
              "doctor` shows what was searched.";

@@ -144,6 +144,9 @@ void print_next_steps(const tuner::TuneReport& report, const tuner::TuneOptions&
         fmt::format("  copy {} to the machine with the GPU and name it with KILN_DB, then there\n"
                     "  kiln verify{}    prove the stored configs on its card\n",
                     store_place(common).path, db));
+  } else if (options.device.starts_with(runtime::kSimulatedPrefix)) {
+    print(fmt::format("  kiln verify --device {}{}    execute and check the winners again\n",
+                      options.device, db));
   } else {
     print(
         fmt::format("  kiln bench{} --op {}    times beside the ceilings of this card\n", db, op));
@@ -275,7 +278,9 @@ ExitCode run_tune(const TuneArguments& arguments, const Common& common, Verb ver
 void add_shared_options(CLI::App& command, TuneArguments& arguments) {
   command.add_option("--gpu", arguments.gpus, "Rank for this GPU; may be repeated")
       ->type_name("SLUG");
-  command.add_option("--device", arguments.device, "The device to tune on, for example cuda:0")
+  command
+      .add_option("--device", arguments.device,
+                  "The device to tune on, for example cuda:0 or sim:rtx-3090")
       ->type_name("ID");
   command.add_option("--op", arguments.ops, "Only this op; may be repeated")->type_name("NAME");
   command
@@ -304,6 +309,7 @@ void add_tune(CLI::App& app, Common& common, Chosen& chosen) {
       "  kiln tune\n"
       "  kiln tune --device cuda:1 --budget 5m\n"
       "  kiln tune --limits rtx-3090\n"
+      "  kiln tune --device sim:rtx-3090\n"
       "Ctrl-C ends cleanly; the same command resumes. Without a GPU it does what `kiln build` "
       "does.\n",
       [arguments, &common] { return run_tune(*arguments, common, Verb::tune); });

@@ -118,11 +118,14 @@ void add_verify(CLI::App& app, Common& common, Chosen& chosen) {
       app, common, chosen, "verify", "Prove the configs that serve a device against their oracles",
       "  kiln verify\n"
       "  kiln verify --device cuda:1\n"
+      "  kiln verify --device sim:rtx-3090\n"
       "  kiln verify --db shipped.db --json\n"
       "What failed before runs again, so that a mended driver can clear it.\n"
       "Exit code 0 when all pass, 5 when one fails, 3 without a device.\n",
       [arguments, &common] { return run_verify(*arguments, common); });
-  command->add_option("--device", arguments->device, "The device (default: cuda:0)")
+  command
+      ->add_option("--device", arguments->device,
+                   "The device, sim:rtx-3090 for a simulated one (default: cuda:0)")
       ->type_name("ID");
   command->add_option("--op", arguments->ops, "Only this op; may be repeated")->type_name("NAME");
 }
