@@ -5,6 +5,7 @@
 
 namespace kiln::templates {
 
+extern const Kit act_quant_kit;
 extern const Kit combine_topk_swa_kit;
 extern const Kit gather_dequant_kv_kit;
 
@@ -12,6 +13,7 @@ namespace {
 
 std::vector<const Kit*>& registry() {
   static std::vector<const Kit*> kits{
+      &act_quant_kit,
       &combine_topk_swa_kit,
       &gather_dequant_kv_kit,
   };

@@ -7,6 +7,7 @@
 
 namespace kiln::templates {
 
+extern const Op act_quant;
 extern const Op combine_topk_swa;
 extern const Op gather_dequant_kv;
 
@@ -14,6 +15,7 @@ namespace {
 
 std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
+      &act_quant,
       &combine_topk_swa,
       &gather_dequant_kv,
   };

@@ -6,23 +6,32 @@
 using kiln::runtime::call_op;
 using kiln::runtime::call_workspace;
 
+static_assert(sizeof(kiln_act_quant_args) == 80);
+kiln_status kiln_act_quant(kiln_plan* plan, const kiln_act_quant_args* args, void* stream) {
+  return call_op(plan, 0, args, stream);
+}
+kiln_status kiln_act_quant_workspace(kiln_plan* plan, const kiln_act_quant_args* args,
+                                     uint64_t* bytes) {
+  return call_workspace(plan, 0, args, bytes);
+}
+
 static_assert(sizeof(kiln_combine_topk_swa_args) == 112);
 kiln_status kiln_combine_topk_swa(kiln_plan* plan, const kiln_combine_topk_swa_args* args,
                                   void* stream) {
-  return call_op(plan, 0, args, stream);
+  return call_op(plan, 1, args, stream);
 }
 kiln_status kiln_combine_topk_swa_workspace(kiln_plan* plan, const kiln_combine_topk_swa_args* args,
                                             uint64_t* bytes) {
-  return call_workspace(plan, 0, args, bytes);
+  return call_workspace(plan, 1, args, bytes);
 }
 
 static_assert(sizeof(kiln_gather_dequant_kv_args) == 128);
 kiln_status kiln_gather_dequant_kv(kiln_plan* plan, const kiln_gather_dequant_kv_args* args,
                                    void* stream) {
-  return call_op(plan, 1, args, stream);
+  return call_op(plan, 2, args, stream);
 }
 kiln_status kiln_gather_dequant_kv_workspace(kiln_plan* plan,
                                              const kiln_gather_dequant_kv_args* args,
                                              uint64_t* bytes) {
-  return call_workspace(plan, 1, args, bytes);
+  return call_workspace(plan, 2, args, bytes);
 }

@@ -9,6 +9,74 @@
 extern "C" {
 #endif
 
+/* ---- act_quant ---- */
+
+/* Quantises rows of bf16 by groups to FP8 or FP4 codes and scales, or to the bf16 numbers that
+ * these stand for.
+ *
+ * For each group of neighbouring columns, m its largest magnitude:
+ *   q8a: 32 columns  s = power of two at or above max(m, 1e-4) / 448       E4M3, UE8M0
+ *   q8c: 32 columns  s = power of two at or above m / 448, at least 2^-126 E4M3, UE8M0
+ *   q8d: 64 columns  as q8a                                                E4M3, UE8M0
+ *   q4m: 32 columns  s = power of two at or above max(m, 6 * 2^-126) / 6   E2M1, UE8M0
+ *   q4n: 16 columns  s = E4M3 nearest to max(m, 6 * 2^-9) / 6, at most 448 E2M1, E4M3
+ *   code = nearest to clamp(x / s), ties to the even code
+ *   y    = code * s, rounded once to bf16 (nearest even, subnormals kept)
+ * The largest code is 448 (E4M3) or 6 (E2M1); x / s is an exact IEEE quotient. A byte of E2M1 codes
+ * holds the even column in bits 0..3. The sign of a zero is kept, but a group of zeros becomes
+ * scale byte 0 and codes 0 in q8c (y +0).
+ * A group that holds a NaN or an infinity: scale byte 255 (UE8M0) or 0x7f (E4M3), E4M3 codes 0x7f,
+ * E2M1 codes 0, y NaN.
+ * code_bytes is columns (E4M3) or columns / 2 (E2M1); groups is columns / the group, of which
+ * columns is a multiple. Each group stands for itself: neither the other rows nor their number
+ * change a bit of it.
+ *
+ * Formula: ops.md B4, (e), (f)3, (f)4. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "format": of codes and scales ("q8a", "q8c", "q8d", "q4m", "q4n")
+ *   "columns": elements of a row; a multiple of the group (16 to 1048576)
+ *   "output": what is written ("codes", "bf16")
+ */
+typedef struct kiln_act_quant_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, columns]: what is quantised; 16-byte aligned */
+  const uint16_t *x;
+  /* elements of x from one row to the next; a multiple of 8 */
+  int64_t x_stride;
+  /* out, u8 [num_rows, code_bytes]: E4M3, one to a byte, or E2M1, two to a byte; only with
+   * output codes, else NULL; 8-byte aligned */
+  uint8_t *codes;
+  /* elements of codes from one row to the next; a multiple of 8 */
+  int64_t codes_stride;
+  /* out, u8 [num_rows, groups]: UE8M0 or E4M3; only with output codes, else NULL */
+  uint8_t *scales;
+  /* elements of scales from one row to the next */
+  int64_t scales_stride;
+  /* out, bf16 [num_rows, columns]: what the codes and scales stand for; only with output bf16,
+   * else NULL; 16-byte aligned */
+  uint16_t *y;
+  /* elements of y from one row to the next; a multiple of 8 */
+  int64_t y_stride;
+  /* rows; 0 to 2147483647 */
+  int64_t num_rows;
+} kiln_act_quant_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_act_quant(kiln_plan *plan, const kiln_act_quant_args *args,
+                                    void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_act_quant_workspace(kiln_plan *plan, const kiln_act_quant_args *args,
+                                              uint64_t *bytes);
+
 /* ---- combine_topk_swa ---- */
 
 /* Writes, for each query of a prefill chunk, one row of workspace indices: its top-k entries, then

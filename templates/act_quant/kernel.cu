@@ -1,12 +1,14 @@
 // Quantises rows of bf16 by groups to codes and scales, or to the bf16 numbers that these stand for
 // (ops.md B4; a group that holds a NaN or an infinity as in (f)4).
 //   q8a, q8c   groups of 32, E4M3 codes, UE8M0 scales       q8d   groups of 64, the same
-//   q4m        groups of 32, E2M1 codes, UE8M0 scales       q4n   groups of 16, E2M1 codes, E4M3 scales
-// grid  (ceil(rows * columns / (8 * pieces * threads)))   block (threads)   shared: none
+//   q4m        groups of 32, E2M1 codes, UE8M0 scales
+//   q4n        groups of 16, E2M1 codes, E4M3 scales
+// grid  (at least ceil(rows * columns / (8 * pieces * threads)))   block (threads)   shared: none
 //
 // A thread takes `pieces` times 8 elements, `threads` apart, and loads all before it works on the
-// first. The lanes of a group, 2, 4 or 8 neighbours, share its largest magnitude. Values are rounded
-// in pairs without leaving bf16 (common/quantise.cuh), but for q4n, whose scale is no power of two.
+// first. The lanes of a group, 2, 4 or 8 neighbours, share its largest magnitude. Values are
+// rounded in pairs without leaving bf16 (common/quantise.cuh), but for q4n, whose scale is no power
+// of two.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, format, output, threads, pieces
 #include "templates/common/memory.cuh"
@@ -145,7 +147,7 @@ __device__ __forceinline__ Quantised quantise(const Piece& x) {
 
 __device__ __forceinline__ void store(const Args& args, i64 row, u32 column, const Quantised& q) {
   if constexpr (output == output_bf16) {
-    store_16(args.y + row * args.y_stride0 + column, {q.fake[0], q.fake[1], q.fake[2], q.fake[3]});
+    store_16(args.y + row * args.y_stride + column, {q.fake[0], q.fake[1], q.fake[2], q.fake[3]});
     return;
   }
   // The bytes 0 and 2 of two pairs.
@@ -154,19 +156,21 @@ __device__ __forceinline__ void store(const Args& args, i64 row, u32 column, con
   if constexpr (is_fp4) {
     const u32 two = low | low >> 4;  // bytes 0 and 2 hold two codes each
     const u32 next = high | high >> 4;
-    *reinterpret_cast<u32*>(args.codes + row * args.codes_stride0 + column / 2) =
+    *reinterpret_cast<u32*>(args.codes + row * args.codes_stride + column / 2) =
         __byte_perm(two, next, 0x6420);
   } else {
-    *reinterpret_cast<uint2*>(args.codes + row * args.codes_stride0 + column) = {low, high};
+    *reinterpret_cast<uint2*>(args.codes + row * args.codes_stride + column) = {low, high};
   }
   if (column % group == 0)
-    args.scales[row * args.scales_stride0 + column / group] = static_cast<u8>(q.scale);
+    args.scales[row * args.scales_stride + column / group] = static_cast<u8>(q.scale);
 }
 
 extern "C" __global__ void __launch_bounds__(threads)
     act_quant(const __grid_constant__ Args args) {
   const i64 all = args.num_rows * pieces_per_row;
-  const i64 first = static_cast<i64>(blockIdx.x) * (threads * pieces) + threadIdx.x;
+  const i64 first_of_cta = static_cast<i64>(blockIdx.x) * (threads * pieces);
+  if (first_of_cta >= all) return;
+  const i64 first = first_of_cta + threadIdx.x;
   Piece x[pieces];
   i64 rows[pieces];
   u32 at[pieces];
@@ -176,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(threads)
     rows[i] = piece / pieces_per_row;
     at[i] = static_cast<u32>(piece - rows[i] * pieces_per_row) * 8;
     const uint4 eight =
-        load_16(reinterpret_cast<const u8*>(args.x + rows[i] * args.x_stride0 + at[i]));
+        load_16(reinterpret_cast<const u8*>(args.x + rows[i] * args.x_stride + at[i]));
     x[i] = {{eight.x, eight.y, eight.z, eight.w}};
   }
 #pragma unroll
