@@ -76,6 +76,7 @@ std::string pointer_doc(const Op& op, const Arg& arg) {
   if (arg.presence == Presence::optional) text += "; NULL is legal";
   if (arg.align_bytes > dtype_bytes(arg.dtype))
     text += fmt::format("; {}-byte aligned", arg.align_bytes);
+  if (arg.tolerance.has_value()) text += "; " + arg.tolerance->text();
   return text;
 }
 
@@ -176,8 +177,9 @@ std::string c_comment(const std::string& text) {
 std::string c_op(const Op& op) {
   std::string text = fmt::format("/* ---- {} ---- */\n\n", op.name);
   text += fmt::format("/* {}\n *\n * {}\n *\n", wrapped(op.summary, " * "), wrapped(op.doc, " * "));
-  text += fmt::format(" * Formula: {}. Version {}. Result: {}.\n", op.source, op.version,
-                      op.tolerance.text());
+  const std::string source = fmt::format("Formula: {}. Version {}. Result: {}.", op.source,
+                                         op.version, op.tolerance.text());
+  text += fmt::format(" * {}\n", wrapped(source, " * "));
   text += " * Shape (fixed, JSON for kiln_plan_create):\n" + c_shape_doc(op);
   if (!op.requirements.empty()) text += " * A legal call holds:\n" + c_requirements(op);
   text += " */\n";

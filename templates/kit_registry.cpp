@@ -8,6 +8,7 @@ namespace kiln::templates {
 extern const Kit act_quant_kit;
 extern const Kit combine_topk_swa_kit;
 extern const Kit gather_dequant_kv_kit;
+extern const Kit sparse_mla_decode_kit;
 
 namespace {
 
@@ -16,6 +17,7 @@ std::vector<const Kit*>& registry() {
       &act_quant_kit,
       &combine_topk_swa_kit,
       &gather_dequant_kv_kit,
+      &sparse_mla_decode_kit,
   };
   return kits;
 }

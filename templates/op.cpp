@@ -110,6 +110,10 @@ const Arg* Op::find_arg(std::string_view arg_name) const {
   return nullptr;
 }
 
+const Tolerance& Op::tolerance_of(const Arg& arg) const {
+  return arg.tolerance.has_value() ? *arg.tolerance : tolerance;
+}
+
 const std::string* Size::name_of(int64_t value_wanted) const {
   for (const SizeName& named : names) {
     if (named.value == value_wanted) return &named.name;

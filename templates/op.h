@@ -95,6 +95,16 @@ enum class Memory {
   cold
 };  // cold: weights and caches, read once from DRAM; warm: what the layer has just written
 
+struct Tolerance {
+  enum class Kind {
+    bit_exact,
+    relative_rms
+  } kind = Kind::bit_exact;  // bit-exact: any NaN equals any NaN
+  double bound = 0;
+  std::string text() const;
+};
+inline const Tolerance bit_exact{};
+
 // A tensor argument: a device pointer and, for every dimension but the innermost (whose stride is
 // 1), a stride in elements.
 struct Arg {
@@ -108,6 +118,7 @@ struct Arg {
   Memory memory = Memory::warm;
   int64_t align_bytes = 4;      // of the base pointer
   int64_t stride_multiple = 1;  // every stride is a multiple of this many elements
+  std::optional<Tolerance> tolerance = {};  // of an output where it is not the op's
 
   Presence presence_in(const Sizes& fixed) const;
 };
@@ -192,16 +203,6 @@ struct LaunchPlan {
           0};  // of the call; ops with a workspace have the fields `workspace`, `workspace_bytes`
 };
 
-struct Tolerance {
-  enum class Kind {
-    bit_exact,
-    relative_rms
-  } kind = Kind::bit_exact;  // bit-exact: any NaN equals any NaN
-  double bound = 0;
-  std::string text() const;
-};
-inline const Tolerance bit_exact{};
-
 struct Op {
   std::string name;
   int version = 1;
@@ -232,6 +233,7 @@ struct Op {
 
   const Size* find_size(std::string_view symbol_or_field) const;
   const Arg* find_arg(std::string_view arg) const;
+  const Tolerance& tolerance_of(const Arg& arg) const;
 };
 
 // Short forms for the tables.

@@ -10,6 +10,7 @@ namespace kiln::templates {
 extern const Op act_quant;
 extern const Op combine_topk_swa;
 extern const Op gather_dequant_kv;
+extern const Op sparse_mla_decode;
 
 namespace {
 
@@ -18,6 +19,7 @@ std::vector<const Op*>& registry() {
       &act_quant,
       &combine_topk_swa,
       &gather_dequant_kv,
+      &sparse_mla_decode,
   };
   return ops;
 }

@@ -275,6 +275,7 @@ void PreparedCase::prove_oracle(const RunnablePlan& oracle) {
 void PreparedCase::check_reference(const Tensor& tensor, const Poison& poison) {
   const Arg& arg = *tensor.plan.arg;
   if (kit_.expected == nullptr || tensor.plan.layout.elements == 0) return;
+  const Tolerance& tolerance = op_.tolerance_of(arg);
   const int64_t element_bytes = templates::dtype_bytes(arg.dtype);
   std::vector<std::byte> got(static_cast<size_t>(tensor.alloc_bytes()));
   tools_.device().copy_to_host(got.data(), tensor.first.get(), tensor.alloc_bytes());
@@ -306,7 +307,7 @@ void PreparedCase::check_reference(const Tensor& tensor, const Poison& poison) {
         byte += index[d] * tensor.plan.layout.strides[d] * element_bytes;
       const uint64_t bits = load_bits(got.data() + byte, element_bytes);
       const std::optional<double> want = kit_.expected(case_, arg, index);
-      const bool exact = op_.tolerance.kind == Tolerance::Kind::bit_exact || !is_float(arg.dtype) ||
+      const bool exact = tolerance.kind == Tolerance::Kind::bit_exact || !is_float(arg.dtype) ||
                          !want.has_value();
       const uint64_t want_bits = want ? encode(arg.dtype, *want) : untouched_bits(byte);
       const double value = decode(arg.dtype, bits);
@@ -333,12 +334,12 @@ void PreparedCase::check_reference(const Tensor& tensor, const Poison& poison) {
     fail(Status::internal, "{}, case \"{}\": the oracle disagrees with the reference: {}", op_.name,
          case_.name, mismatch);
   }
-  if (op_.tolerance.kind == Tolerance::Kind::relative_rms &&
-      std::sqrt(error_squares) > op_.tolerance.bound * std::sqrt(reference_squares)) {
+  if (tolerance.kind == Tolerance::Kind::relative_rms &&
+      std::sqrt(error_squares) > tolerance.bound * std::sqrt(reference_squares)) {
     fail(Status::internal,
          "{}, case \"{}\": the oracle's {} is off by {:.3g} of its rms; {} is allowed", op_.name,
          case_.name, arg.name, std::sqrt(error_squares / std::max(reference_squares, 1e-300)),
-         op_.tolerance.text());
+         tolerance.text());
   }
 }
 
@@ -376,10 +377,11 @@ RunVerdict PreparedCase::compare_outputs(const Poison& poison) {
   for (const Tensor& tensor : tensors_) {
     const Arg& arg = *tensor.plan.arg;
     if (!is_output(arg)) continue;
+    const Tolerance& tolerance = op_.tolerance_of(arg);
     const int64_t elements = tensor.alloc_bytes() / templates::dtype_bytes(arg.dtype);
     const Comparison c =
         tools_.compare(tensor.memory.get(), tensor.first.get(), tensor.second.get(), elements,
-                       arg.dtype, op_.tolerance, poison);
+                       arg.dtype, tolerance, poison);
     if (c.compared != elements) {
       return {Outcome::harness,
               fmt::format("{} of {} elements of {} were compared", c.compared, elements, arg.name)};
@@ -389,16 +391,16 @@ RunVerdict PreparedCase::compare_outputs(const Poison& poison) {
               fmt::format("{}; {} elements of {} differ",
                           describe_mismatch(tensor, c.first_mismatch), c.mismatches, arg.name)};
     }
-    if (op_.tolerance.kind == Tolerance::Kind::bit_exact) continue;
+    if (tolerance.kind == Tolerance::Kind::bit_exact) continue;
     const double reference = std::sqrt(c.reference_squares);
     const double error = std::sqrt(c.error_squares);
     const double in_tolerance =
-        error == 0 ? 0 : error / std::max(op_.tolerance.bound * reference, 1e-300);
+        error == 0 ? 0 : error / std::max(tolerance.bound * reference, 1e-300);
     verdict.worst_error = std::max(verdict.worst_error, in_tolerance);
     if (!(in_tolerance <= 1)) {
       return {Outcome::wrong,
               fmt::format("{} is off by {:.3g} of its rms; the tolerance is {}", arg.name,
-                          error / std::max(reference, 1e-300), op_.tolerance.text()),
+                          error / std::max(reference, 1e-300), tolerance.text()),
               in_tolerance};
     }
   }

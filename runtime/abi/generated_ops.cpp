@@ -35,3 +35,14 @@ kiln_status kiln_gather_dequant_kv_workspace(kiln_plan* plan,
                                              uint64_t* bytes) {
   return call_workspace(plan, 2, args, bytes);
 }
+
+static_assert(sizeof(kiln_sparse_mla_decode_args) == 264);
+kiln_status kiln_sparse_mla_decode(kiln_plan* plan, const kiln_sparse_mla_decode_args* args,
+                                   void* stream) {
+  return call_op(plan, 2, args, stream);
+}
+kiln_status kiln_sparse_mla_decode_workspace(kiln_plan* plan,
+                                             const kiln_sparse_mla_decode_args* args,
+                                             uint64_t* bytes) {
+  return call_workspace(plan, 2, args, bytes);
+}

@@ -229,6 +229,146 @@ KILN_API kiln_status kiln_gather_dequant_kv_workspace(kiln_plan *plan,
                                                       const kiln_gather_dequant_kv_args *args,
                                                       uint64_t *bytes);
 
+/* ---- sparse_mla_decode ---- */
+
+/* Attention of each row over the keys that its two lists of slots name in paged caches; a key is
+ * also its value.
+ *
+ * For row t and local head h, over the valid columns n of the window list and then of the
+ * compressed list:
+ *   s[n] = 512^-0.5 * dot(q[t, h], k_n)          fp32 sums
+ *   m    = max_n s[n];  p[n] = exp(s[n] - m);  l = sum_n p[n]
+ *   out[t, h, 0..511] = (sum_n p[n] * k_n) / (l + exp(sink[h] - m))
+ *   lse[t, h] = m + ln(l)                          natural, without the sink
+ * Column n of a list is valid when n < lens[t] and its slot is in 0 .. num_pages * page_size - 1;
+ * -1 and any other number outside is skipped wherever it stands. A length below 0 counts as 0, one
+ * above the width as the width; any width from 0 up is legal. Nothing is read through a column that
+ * is not valid. A slot that is listed twice counts twice. k_n is the entry of its slot, 512 bf16
+ * values dequantised as by gather_dequant_kv; here the E4M3 codes 0x7f and 0xff read as 480 and
+ * -480, and a UE8M0 scale of 255 is undefined: no writer stores them.
+ * A row without valid columns gives out = +0 and lse = -infinity. A sink of -infinity is the same
+ * as none, +infinity gives out = 0; so does one above m by more than 88.
+ * With probability "bf16" p is rounded to bf16 before it multiplies the values, as the model's
+ * reference does; with "split" it keeps 16 bits, at twice the work of that product.
+ * With inverse_rope "gptj" elements 448..511 of out are rotated back by the row's position, pair by
+ * pair, after a rounding to bf16:
+ *   a' = a * cos + b * sin;  b' = b * cos - a * sin
+ * Slot page * page_size + r is entry r of the page. Pages hold first the codes of all entries, then
+ * their scales (ops.md B8):
+ *   f1: 512 E4M3 codes, 16 UE8M0 scales (one per 32 elements)             528 bytes an entry
+ *   f2: 512 E2M1 codes (even element in bits 0..3), 32 E4M3 scales (one per 16)   288 bytes
+ *   f3: 448 E4M3 codes then 64 bf16, 8 UE8M0 scales (one per 64, the last unused) 584 bytes
+ *   f4: 512 bf16                                                         1024 bytes
+ * The bits of a row depend on the two widths and the kernels, not on the other rows.
+ *
+ * Formula: ops.md B14, B14.1, B8, B16.1, (f)9. Version 1. Result: rms error at most 0.00390625 of
+ * the output's rms.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "num_heads": local heads (1 to 64)
+ *   "window_format": layout of the window cache ("f1", "f2", "f3", "f4")
+ *   "compressed_format": layout of the compressed cache; none: the layer has no compressed list
+ *     ("none", "f1", "f2", "f3", "f4")
+ *   "probability": precision of p in the product with the values ("bf16", "split")
+ *   "inverse_rope": rotation of the last 64 elements of out ("none", "gptj")
+ * A legal call holds:
+ *   - num_window_pages * window_page_size is at most 2147483647, so that a slot fits an int32
+ *   - num_compressed_pages * compressed_page_size is at most 2147483647, so that a slot fits an
+ *     int32
+ */
+typedef struct kiln_sparse_mla_decode_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, num_heads, 512]: queries after RoPE, not scaled; 16-byte aligned */
+  const uint16_t *q;
+  /* elements of q from one row to the next; a multiple of 8 */
+  int64_t q_stride0;
+  /* elements of q from one head to the next; a multiple of 8 */
+  int64_t q_stride1;
+  /* in, u8 [num_window_pages, window_page_bytes]: pages of entries of this layer; 16-byte
+   * aligned */
+  const uint8_t *window_cache;
+  /* elements of window_cache from one page to the next; a multiple of 16 */
+  int64_t window_cache_stride;
+  /* in, i32 [num_rows, window_width]: slots of window_cache; -1: none */
+  const int32_t *window_slots;
+  /* elements of window_slots from one row to the next */
+  int64_t window_slots_stride;
+  /* in, i32 [num_rows]: columns of window_slots that count */
+  const int32_t *window_lens;
+  /* in, u8 [num_compressed_pages, compressed_page_bytes]: pages of entries of the layer that
+   * compressed them; only with compressed_format f1, f2, f3 or f4, else NULL; 16-byte aligned */
+  const uint8_t *compressed_cache;
+  /* elements of compressed_cache from one page to the next; a multiple of 16 */
+  int64_t compressed_cache_stride;
+  /* in, i32 [num_rows, compressed_width]: slots of compressed_cache; -1: none; only with
+   * compressed_format f1, f2, f3 or f4, else NULL */
+  const int32_t *compressed_slots;
+  /* elements of compressed_slots from one row to the next */
+  int64_t compressed_slots_stride;
+  /* in, i32 [num_rows]: columns of compressed_slots that count; only with compressed_format f1,
+   * f2, f3 or f4, else NULL */
+  const int32_t *compressed_lens;
+  /* in, f32 [num_heads]: logit of each head that has no value; NULL is legal */
+  const float *sink;
+  /* in, i32 [num_rows]: row of rope_table for each row; one outside of it is not rotated; only
+   * with inverse_rope gptj, else NULL */
+  const int32_t *positions;
+  /* in, f32 [num_positions, 64]: of each position 32 cosines, then 32 sines; only with
+   * inverse_rope gptj, else NULL */
+  const float *rope_table;
+  /* elements of rope_table from one position to the next */
+  int64_t rope_table_stride;
+  /* out, bf16 [num_rows, num_heads, 512]: attention output; 16-byte aligned */
+  uint16_t *out;
+  /* elements of out from one row to the next; a multiple of 8 */
+  int64_t out_stride0;
+  /* elements of out from one head to the next; a multiple of 8 */
+  int64_t out_stride1;
+  /* out, f32 [num_rows, num_heads]: log of the sum of exp(s); NULL is legal; rms error at most
+   * 1.52588e-05 of the output's rms */
+  float *lse;
+  /* elements of lse from one row to the next */
+  int64_t lse_stride;
+  /* rows, padding included; 0 to 1048576 */
+  int64_t num_rows;
+  /* columns of window_slots; 0 to 2147483647 */
+  int64_t window_width;
+  /* columns of compressed_slots; 0 to 2147483647 */
+  int64_t compressed_width;
+  /* entries of a page; 1 to 65536 */
+  int64_t window_page_size;
+  /* pages of window_cache; 0 to 2147483647 */
+  int64_t num_window_pages;
+  /* entries of a page; 0 is for layers without a compressed list; 0 to 65536 */
+  int64_t compressed_page_size;
+  /* pages of compressed_cache; 0 to 2147483647 */
+  int64_t num_compressed_pages;
+  /* rows of rope_table; 0 to 2147483647 */
+  int64_t num_positions;
+  /* scratch of the call, 256-byte aligned; NULL when it needs none */
+  void *workspace;
+  /* its size; at least what kiln_sparse_mla_decode_workspace answers */
+  uint64_t workspace_bytes;
+} kiln_sparse_mla_decode_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_sparse_mla_decode(kiln_plan *plan,
+                                            const kiln_sparse_mla_decode_args *args, void *stream);
+
+/* Bytes of workspace that a call with these sizes, or smaller ones, needs; pointers and strides
+ * in args are not looked at. Touches no device.
+ * KILN_INVALID_ARGUMENT, KILN_NOT_PREPARED (it depends on the kernels: prepare first),
+ * KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_sparse_mla_decode_workspace(kiln_plan *plan,
+                                                      const kiln_sparse_mla_decode_args *args,
+                                                      uint64_t *bytes);
+
 #ifdef __cplusplus
 }
 #endif

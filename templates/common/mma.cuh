@@ -1,47 +1,24 @@
-// Tensor-core multiply and asynchronous copies of Ampere.
+// Tensor-core steps of Ampere: m16n8k16 with bf16 inputs and fp32 accumulators, and the
+// transposition of an 8x8 matrix across a warp. Lane = 4 * g + t; a register of two bf16 holds
+// neighbours along k.
 //
-// mma.m16n8k16, what lane l = 4 g + q holds (k pairs: two neighbouring k in one register):
-//   a[0] row g,     k 2q, 2q+1        b[0] column g, k 2q, 2q+1       d[0], d[1] row g,     columns 2q, 2q+1
-//   a[1] row g + 8, k 2q, 2q+1        b[1] column g, k 2q+8, 2q+9     d[2], d[3] row g + 8, columns 2q, 2q+1
-//   a[2] row g,     k 2q+8, 2q+9
-//   a[3] row g + 8, k 2q+8, 2q+9
+//   A 16x16  a0 (g, 2t)  a1 (g + 8, 2t)  a2 (g, 2t + 8)  a3 (g + 8, 2t + 8)
+//   B 16x8   b0 (2t, g)  b1 (2t + 8, g)
+//   C 16x8   c0 c1 (g, 2t)  c2 c3 (g + 8, 2t)
 #pragma once
 
 #include "templates/common/types.cuh"
 
-// d += a * b in bf16 with fp32 sums.
-__device__ __forceinline__ void multiply_add(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
-                                             u32 b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+__device__ __forceinline__ void mma_bf16(float (&c)[4], const uint4& a, u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
-__device__ __forceinline__ u32 shared_address(const void* p) {
-  return static_cast<u32>(__cvta_generic_to_shared(p));
-}
-
-// 16 bytes to shared memory past L1; the bytes from `valid_bytes` on become 0 and are not read.
-__device__ __forceinline__ void copy_async_16(u32 to, const u8* from, int valid_bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(valid_bytes)
-               : "memory");
-}
-
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int groups_left>
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(groups_left) : "memory");
-}
-
-__device__ __forceinline__ uint4 load_shared_16(u32 from) {
-  uint4 value;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "r"(from));
-  return value;
+// Lane (g, t) gives elements (g, 2t) and (g, 2t + 1) and gets (2t, g) and (2t + 1, g).
+__device__ __forceinline__ u32 transpose_8x8(u32 rows) {
+  u32 columns;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(columns) : "r"(rows));
+  return columns;
 }

@@ -10,7 +10,7 @@
 #include "kiln_constants.h"  // columns, depth, groups, ctas, warps_along_columns, warps_along_depth,
                              // row_blocks, passes_ahead, splits, weight_layout, slot_order, x_format,
                              // output, min_ctas_per_sm
-#include "templates/common/mma.cuh"
+#include "templates/linear_fp8/mma.cuh"
 #include "templates/common/quantise.cuh"
 #include "templates/common/types.cuh"
 #include "templates/linear_fp8/fragments.cuh"

@@ -14,7 +14,7 @@
                              // warps_along_columns, stages, splits, band_rows, weight_layout,
                              // slot_order, scale_factors, x_source, output,
                              // min_ctas_per_sm
-#include "templates/common/mma.cuh"
+#include "templates/linear_fp8/mma.cuh"
 #include "templates/common/types.cuh"
 #include "templates/linear_fp8/fragments.cuh"
 #include "templates/linear_fp8/problem.cuh"

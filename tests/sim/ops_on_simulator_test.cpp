@@ -36,13 +36,15 @@ std::vector<Config> chosen_configs(const templates::Op& op, const Sizes& shape, 
   return configs;
 }
 
-// Calls whose tensors are worth less than a second of one core.
+// Calls whose tensors and whose products are worth less than a second of one core.
 std::vector<templates::Case> small_cases(const Kit& kit, std::vector<templates::Case> cases) {
   constexpr int64_t kMostBytes = int64_t{8} << 20;
+  constexpr double kMostMmaFma = 1 << 23;
   std::erase_if(cases, [&](const templates::Case& c) {
     int64_t bytes = 0;
     for (const tuner::TensorPlan& tensor : tuner::tensor_plans(*kit.op, c)) bytes += tensor.bytes();
-    return bytes > kMostBytes;
+    const double fma = kit.op->cost(templates::with_derived(*kit.op, c.sizes)).mma_fma;
+    return bytes > kMostBytes || fma > kMostMmaFma;
   });
   return cases;
 }

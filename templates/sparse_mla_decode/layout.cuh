@@ -1,0 +1,114 @@
+// What the decode and the combine kernel agree on: how heads, dims and partial results are spread
+// over warps and lanes. Lane = 4 * g + t throughout.
+//
+// A warp owns dims_per_warp of the 512 dims, in chunks of 64. Of a chunk, lane t owns the 16 dims
+// 16t .. 16t + 15, and k-tile j of the chunk takes from it the four dims 4j + {1, 3} (its "odd"
+// octet) and 4j + {0, 2} (its "even" octet): the order in which FP8 and FP4 codes unpack with the
+// fewest instructions. Scores sum over dims, so any order serves as long as queries use the same;
+// outputs come out in the same order, and a lane ends up with 16 neighbouring columns of its heads.
+#pragma once
+
+#include "kiln_constants.h"
+#include "templates/common/types.cuh"
+
+constexpr int head_dim = 512;
+constexpr int rope_dims = 64;
+constexpr int chunk_dims = 64;
+constexpr int lane_dims = 16;  // of a chunk
+
+constexpr int m_tiles = heads_per_cta / 16;
+constexpr int dims_per_warp = head_dim / warps;
+constexpr int chunks = dims_per_warp / chunk_dims;
+constexpr int k_tiles = dims_per_warp / 16;
+constexpr int k_tiles_per_chunk = 4;
+constexpr int octets = 2;  // of a k-tile: odd, even
+constexpr int head_blocks = (heads + heads_per_cta - 1) / heads_per_cta;
+
+// Softmax in base 2: exp(score) = exp2(score_scale * dot - reference).
+constexpr double log2_e = 1.4426950408889634;
+constexpr double ln_2 = 0.6931471805599453;
+constexpr float minus_infinity = __builtin_bit_cast(float, 0xff800000u);
+
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// {high, low} as two bf16, each rounded to nearest even.
+__device__ __forceinline__ u32 pack_bf16x2(float low, float high) {
+  u32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+__device__ __forceinline__ float low_bf16(u32 pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high_bf16(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+// Partial results of a split: exp2 sums relative to a reference, unnormalised.
+struct SoftmaxState {
+  float reference;  // base 2; minus infinity: no valid slot so far
+  float sum;        // of exp2(score - reference), without the sink
+};
+
+// Workspace: [row][split][head block][warp][m-tile][k-tile][octet][lane] float4, the accumulator
+// fragments as they are, then [row][split][head] SoftmaxState.
+constexpr i64 fragments_per_warp = static_cast<i64>(m_tiles) * k_tiles * octets;
+constexpr i64 partials_per_split = head_blocks * warps * fragments_per_warp * warp_lanes;  // float4
+
+__device__ __forceinline__ float4* partial_fragments(const Args& args, i64 row, int split,
+                                                     int head_block, int warp) {
+  const i64 index = ((row * splits + split) * head_blocks + head_block) * warps + warp;
+  return reinterpret_cast<float4*>(args.workspace) + index * fragments_per_warp * warp_lanes;
+}
+
+__device__ __forceinline__ SoftmaxState* partial_state(const Args& args, i64 row, int split,
+                                                       int head_block) {
+  float4* after =
+      reinterpret_cast<float4*>(args.workspace) + args.num_rows * splits * partials_per_split;
+  return reinterpret_cast<SoftmaxState*>(after) +
+         ((row * splits + split) * head_blocks + head_block) * heads_per_cta;
+}
+
+// Base 2; minus infinity: none.
+__device__ __forceinline__ float load_sink(const Args& args, int head) {
+  if (args.sink == nullptr || head >= heads) return minus_infinity;
+  return __fmul_rn(args.sink[head], static_cast<float>(log2_e));
+}
+
+// 1 / (sum + exp2(sink - reference)); 0 for a row without slots, so that its output is +0.
+__device__ __forceinline__ float inverse_denominator(float sink, const SoftmaxState& state) {
+  if (state.reference == minus_infinity) return 0.0f;
+  return __fdiv_rn(1.0f, __fadd_rn(state.sum, exp2_approx(__fsub_rn(sink, state.reference))));
+}
+
+__device__ __forceinline__ void store_lse(const Args& args, i64 row, int head,
+                                          const SoftmaxState& state) {
+  if (args.lse == nullptr || head >= heads) return;
+  args.lse[row * args.lse_stride + head] =
+      state.reference == minus_infinity
+          ? minus_infinity
+          : __fmul_rn(__fadd_rn(state.reference, log2_approx(state.sum)), static_cast<float>(ln_2));
+}
+
+// Cosines and sines of the row's position; nullptr: it is not in the table, and nothing is rotated.
+__device__ __forceinline__ const float* rope_of_row(const Args& args, i64 row) {
+  const i64 position = args.positions[row];
+  if (position < 0 || position >= args.num_positions) return nullptr;
+  return args.rope_table + position * args.rope_table_stride;
+}
+
+// A pair of neighbouring dims, rotated back by its angle (ops.md B5, B16): bf16 before and after,
+// products rounded, then one addition.
+__device__ __forceinline__ u32 rotate_back(u32 pair, float cosine, float sine) {
+  const float a = low_bf16(pair);
+  const float b = high_bf16(pair);
+  return pack_bf16x2(__fadd_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine)),
+                     __fsub_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine)));
+}
