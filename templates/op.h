@@ -261,6 +261,8 @@ Json dynamic_json(const Op& op, const Sizes& dynamic);
 Json config_json(const Config& config);
 Config parse_config(const Op& op, const Sizes& fixed, const Gpu& gpu, const Json& config);
 Sizes with_derived(const Op& op, const Sizes& sizes);
+// Of the argument with dense rows; 0 when this shape has none. `dynamic` holds every dynamic size.
+int64_t dense_bytes(const Op& op, const Arg& arg, const Sizes& fixed, const Sizes& dynamic);
 
 // Every bucket of the op, as dynamic sizes of the bucket symbols; one empty entry for an op without
 // buckets.
