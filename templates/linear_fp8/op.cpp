@@ -180,14 +180,20 @@ std::vector<Rule> rules() {
                          std::min<int64_t>(registers, gpu.max_registers_per_thread + 1);
                 }),
       of_stream("too few bytes would be under way, or more than help",
-                [](const Stream& stream, const Sizes&, const Config& c, const Gpu&) {
-                  const int64_t of_sm = stream.ctas_per_sm * stream.ring_bytes(c);
-                  return of_sm >= 48 * 1024 && of_sm <= 160 * 1024;
+                [](const Stream& stream, const Sizes&, const Config& c, const Gpu& gpu) {
+                  // DRAM answers after about 0.7 us.
+                  constexpr double kLeastNs = 1700, kMostNs = 4500;
+                  const double bytes_per_ns = gpu.dram_gb_per_s / gpu.sm_count;
+                  const auto of_sm = static_cast<double>(stream.ctas_per_sm * stream.ring_bytes(c));
+                  const bool is_least = c["ahead"] == 1 && stream.ctas_per_sm == 1;
+                  return of_sm >= kLeastNs * bytes_per_ns &&
+                         (is_least || of_sm <= kMostNs * bytes_per_ns);
                 }),
       of_stream("splits are for outputs too narrow to keep the SMs busy, or x too long to be held",
                 [](const Stream& stream, const Sizes& s, const Config& c, const Gpu& gpu) {
-                  return stream.splits <= 2 &&
-                         (stream.splits == 1 || chunks(s) >= 64 ||
+                  return stream.splits == 1 || (stream.splits == 2 && chunks(s) >= 96) ||
+                         (stream.splits == 4 && chunks(s) >= 192) ||
+                         (stream.splits == 2 &&
                           up_to(s["N"], c["columns"]) * s["G"] < gpu.sm_count);
                 }),
       of_stream("more than half of the SMs would be without work",
@@ -210,7 +216,7 @@ Space space(const Sizes&, const Gpu&) {
       {"rows", {8, 16, 32, 64, 128, 256},
        "rows of y that a CTA computes at once; 8 and 16: weights stream past x in registers"},
       {"columns", {16, 32, 64, 128, 256}, "columns of y that a CTA computes at once"},
-      {"warps_along_depth", {1, 4, 5, 8, 10, 16}, "warps of a CTA that share a part of K"},
+      {"warps_along_depth", {1, 4, 8, 10, 16}, "warps of a CTA that share a part of K"},
       {"splits", {1, 2, 3, 4, 8}, "CTAs that share K; a second kernel adds their sums"},
       {"ahead", {1, 2, 3, 4}, "steps whose copies are under way"},
       {"ctas_per_sm", {1, 2}, "CTAs of an SM that the registers are cut for"},

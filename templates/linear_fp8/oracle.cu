@@ -1,12 +1,12 @@
 // The naive form of linear_fp8 by the definitions of ops.md B4 and B6, in float64.
-// grid  (rows * groups * out_features / 32)   block (128)   shared: the values of all E4M3 codes
+// grid  (rows * groups * out_features / 32)   block (32)   shared: the values of all E4M3 codes
 //
-// A warp computes eight neighbouring columns of one row; lane l takes element l of each 32.
+// A warp computes 32 neighbouring columns of one row; lane l takes element l of each 32.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // out_features, in_features, groups, x_format, y_format, w_layout
 
 constexpr int bf16_q8a = 0, codes_q8a = 1;
-constexpr int columns_of_warp = 8;
+constexpr int columns_of_warp = 32;
 constexpr int blocks = in_features / 32;
 
 __device__ double power_of_two(int exponent) {
@@ -60,12 +60,12 @@ __device__ double x_at(const Args& args, long long row, int group, int k) {
   return x_format == bf16_q8a ? q8a(x) : x;
 }
 
-__device__ int w_at(const Args& args, long long row, int k) {
-  if (w_layout == 0) return args.w[row * in_features + k];
+// Code of column k of row `row` of the 32 whose weights begin at w.
+__device__ int w_at(const unsigned char* w, int row, int k) {
+  if (w_layout == 0) return w[static_cast<long long>(row) * in_features + k];
   constexpr long long blocks_of_row = (in_features + 63) / 64;
   const long long at = (row / 8 * blocks_of_row + k / 64) * 512 + row % 8 * 64 + k % 64 / 4 * 4;
-  const unsigned char* half = args.w + at + k % 2 * 2;
-  const int bits = half[0] | half[1] << 8;
+  const int bits = *reinterpret_cast<const unsigned short*>(w + at + k % 2 * 2);
   if (k % 4 < 2) return (bits >> 8 & 128) | (bits >> 4 & 127);
   return (bits >> 4 & 128) | (bits >> 8 & 0x70) | (bits & 15);
 }
@@ -92,21 +92,24 @@ extern "C" __global__ void linear_fp8_oracle(const __grid_constant__ Args args) 
     values[code] = e4m3_value(code);
   __syncthreads();
 
-  constexpr long long of_row = groups * (out_features / 32);
-  const long long row = blockIdx.x / of_row;
-  const int group = static_cast<int>(blockIdx.x % of_row) / (out_features / 32);
-  const int block_row = static_cast<int>(blockIdx.x % of_row) % (out_features / 32);
-  const int column = block_row * 32 + static_cast<int>(threadIdx.x) / 32 * columns_of_warp;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const long long w_row = static_cast<long long>(group) * out_features + column;
+  constexpr int blocks_of_columns = out_features / columns_of_warp;
+  const long long row = blockIdx.x / (groups * blocks_of_columns);
+  const int scale_row = static_cast<int>(blockIdx.x % (groups * blocks_of_columns));
+  const int group = scale_row / blocks_of_columns;
+  const int column = scale_row % blocks_of_columns * columns_of_warp;
+  const int lane = static_cast<int>(threadIdx.x);
+  constexpr long long w_row_bytes = w_layout == 0 ? in_features : (in_features + 63) / 64 * 64;
+  const unsigned char* w = args.w + scale_row * columns_of_warp * w_row_bytes;
 
   double sums[columns_of_warp] = {};
   for (int block = 0; block < blocks; ++block) {
     const int k = block * 32 + lane;
-    const int byte = args.w_scales[w_row / 32 * blocks + block];
+    const int byte = args.w_scales[static_cast<long long>(scale_row) * blocks + block];
     const double x = x_at(args, row, group, k) * power_of_two(byte - 127);
-    for (int j = 0; j < columns_of_warp; ++j) sums[j] += x * values[w_at(args, w_row + j, k)];
+#pragma unroll
+    for (int j = 0; j < columns_of_warp; ++j) sums[j] += x * values[w_at(w, j, k)];
   }
+#pragma unroll
   for (int j = 0; j < columns_of_warp; ++j) {
     for (int step = 1; step < 32; step *= 2)
       sums[j] += __shfl_xor_sync(0xffffffffu, sums[j], step);
