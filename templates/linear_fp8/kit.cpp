@@ -4,8 +4,10 @@
 // Knobs of a case: values of x (0: activations, some groups of zeros and some with an outlier; 1: each
 // group's largest number is 448 times a power of two and the others lie between two E4M3 codes; 2: every
 // second row is 0; 3: activations times 2^100; 4: every third row holds a NaN, or an infinity where x
-// is quantised; 5: any finite codes and scales, where x is codes), codes of w (0: any that are finite;
-// 1: with 0x7f and 0xff, which read as +-480), scales of w (0: of trained weights; 1: bytes 100 to
+// is quantised; 5: any finite codes and scales, where x is codes; 6: one number of each group is so
+// large that the others become subnormal codes), codes of w (0: any that are finite; 1: with 0x7f and
+// 0xff, which read as +-480; 2: 0 where the large numbers of values 6 stand, so that the sum shows how
+// the others were rounded), scales of w (0: of trained weights; 1: bytes 100 to
 // 150; 2: one in four is 0; 3: as 0, but 255 for the first block), first_row (the rows are part of a
 // longer call).
 #include <algorithm>
@@ -32,8 +34,10 @@ enum class Values : int64_t {
   zero_rows = 2,
   huge = 3,
   not_finite = 4,
-  any_codes = 5
+  any_codes = 5,
+  one_large = 6
 };
+constexpr int64_t kPlaceOfTheLarge = 5;  // in its group
 enum class Scales : int64_t { trained = 0, wide = 1, zeros = 2, one_nan = 3 };
 enum XFormat : int64_t { kBf16Q8a = 0, kCodesQ8a = 1, kBf16 = 2 };
 enum YFormat : int64_t { kYBf16 = 0, kYF32 = 1 };
@@ -126,6 +130,12 @@ void draw_group(const Case& c, int64_t row, int64_t group, int64_t k, double* x)
       continue;
     }
     const auto drawn = static_cast<double>(counter_range(c.seed, kValue, place, -32768, 32767));
+    if (values == Values::one_large) {
+      x[i] = i == kPlaceOfTheLarge
+                 ? std::ldexp(448.0, static_cast<int>(exponent))
+                 : round_to_bf16(std::ldexp(drawn, static_cast<int>(exponent) - 15 - 5));
+      continue;
+    }
     x[i] = kind == 0 ? 0 : round_to_bf16(std::ldexp(drawn / 32768, static_cast<int>(exponent)));
     if (kind == 1 && i == number % kGroup) x[i] *= 64;
     if (values == Values::huge) x[i] = std::ldexp(x[i], 100);
@@ -238,7 +248,9 @@ int scale_byte(const Case& c, int64_t block_row, int64_t block) {
 uint64_t eight_codes(const Case& c, int64_t row, int64_t k) {
   const auto place = static_cast<uint64_t>((row * c.sizes["K"] + k) / 8);
   uint64_t codes = counter_bits(c.seed, kWeight, place);
-  if (c.knobs.get("codes", 0) != 0) return codes;
+  if (c.knobs.get("codes", 0) == 1) return codes;
+  if (c.knobs.get("codes", 0) == 2 && k % kGroup == kPlaceOfTheLarge / 8 * 8)
+    codes &= ~(uint64_t{0xff} << (8 * (kPlaceOfTheLarge % 8)));
   // A byte of 0x7f or 0xff becomes 0x7e or 0xfe.
   constexpr uint64_t kOnes = 0x0101010101010101u;
   const uint64_t nans = (((codes & (0x7f * kOnes)) + kOnes) >> 7) & kOnes;
@@ -319,7 +331,8 @@ std::optional<double> expected(const Case& c, const Arg&, std::span<const int64_
       for (int64_t j = 0; j < 8; ++j)
         of_block += x.values[static_cast<size_t>(k + i + j)] * values[codes >> (8 * j) & 255];
     }
-    sum += std::ldexp(of_block, scale_byte(c, row / kGroup, k / kGroup) - 127);
+    const int scale = scale_byte(c, row / kGroup, k / kGroup);
+    sum += scale == 255 ? NAN : std::ldexp(of_block, scale - 127);
   }
   return sum;
 }
@@ -388,6 +401,8 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   cases.push_back(with("rows that are not finite", 10, Values::not_finite));
   cases.push_back(with("wide scales", 5, Values::activations, Scales::wide));
   cases.push_back(with("scales of 0", 6, Values::activations, Scales::zeros));
+  cases.push_back(with("one large number in a group", 12, Values::one_large));
+  cases.back().knobs.set("codes", 2);
   cases.push_back(with("codes that read as 480", 4, Values::activations));
   cases.back().knobs.set("codes", 1);
   if (fixed_sizes["x_format"] == kCodesQ8a)

@@ -105,7 +105,8 @@ extern "C" __global__ void linear_fp8_oracle(const __grid_constant__ Args args) 
   for (int block = 0; block < blocks; ++block) {
     const int k = block * 32 + lane;
     const int byte = args.w_scales[static_cast<long long>(scale_row) * blocks + block];
-    const double x = x_at(args, row, group, k) * power_of_two(byte - 127);
+    const double scale = byte == 255 ? not_a_number() : power_of_two(byte - 127);
+    const double x = x_at(args, row, group, k) * scale;
 #pragma unroll
     for (int j = 0; j < columns_of_warp; ++j) sums[j] += x * values[w_at(w, j, k)];
   }

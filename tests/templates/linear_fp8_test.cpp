@@ -1,5 +1,5 @@
-// The truth of linear_fp8 against sums written out here, its packed weights against pack_weights, and
-// its plans.
+// The truth of linear_fp8 against sums written out here, its packed weights against their
+// drawing, and its plans.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -155,11 +155,8 @@ TEST(LinearFp8, ScaleBytesReachBothEnds) {
   EXPECT_LT(*met.rbegin(), 255);  // undefined
 }
 
-// The same codes, once as the checkpoint has them and once as pack_weights packs them.
-TEST(LinearFp8, PackedWeightsAreWhatPackWeightsWrites) {
-  const Op& pack = require_op("pack_weights");
-  const KernelLaunch oracle = kit().oracle(shape(64, 96, 2, kBf16, kPacked));
-  EXPECT_EQ(oracle.entry, "linear_fp8_oracle");
+// The same codes, once as the checkpoint has them and once as pack_weights draws them.
+TEST(LinearFp8, PackedWeightsFollowTheDrawing) {
   const Case plain = case_named("17 rows", shape(64, 96, 2, kBf16, kCheckpoint));
   const Case packed = case_named("17 rows", shape(64, 96, 2, kBf16, kPacked));
   ASSERT_EQ(tensor_layout(op(), *op().find_arg("w"), packed).dims, (std::vector<int64_t>{16, 1024}));
@@ -179,7 +176,6 @@ TEST(LinearFp8, PackedWeightsAreWhatPackWeightsWrites) {
       }
     }
   }
-  EXPECT_EQ(pack.find_size("format")->names.front().name, "e4m3");
 }
 
 TEST(LinearFp8, ArgumentsFollowTheFormats) {
