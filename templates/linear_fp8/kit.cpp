@@ -1,15 +1,15 @@
 // Inputs, truth and oracle of linear_fp8. The truth is summed in float64 from the numbers that the
 // codes stand for; fill() places the codes, for the packed layout by the drawing of pack_weights.
 //
-// Knobs of a case: values of x (0: activations, some groups of zeros and some with an outlier; 1: each
-// group's largest number is 448 times a power of two and the others lie between two E4M3 codes; 2: every
-// second row is 0; 3: activations times 2^100; 4: every third row holds a NaN, or an infinity where x
-// is quantised; 5: any finite codes and scales, where x is codes; 6: one number of each group is so
-// large that the others become subnormal codes), codes of w (0: any that are finite; 1: with 0x7f and
-// 0xff, which read as +-480; 2: 0 where the large numbers of values 6 stand, so that the sum shows how
-// the others were rounded), scales of w (0: of trained weights; 1: bytes 100 to
-// 150; 2: one in four is 0; 3: as 0, but 255 for the first block), first_row (the rows are part of a
-// longer call).
+// Knobs of a case: values of x (0: activations, some groups of zeros and some with an outlier; 1:
+// each group's largest number is 448 times a power of two and the others lie between two E4M3
+// codes; 2: every second row is 0; 3: activations times 2^100; 4: every third row holds a NaN, or
+// an infinity where x is quantised; 5: any finite codes and scales, where x is codes; 6: one number
+// of each group is so large that the others become subnormal codes), codes of w (0: any that are
+// finite; 1: with 0x7f and 0xff, which read as +-480; 2: 0 where the large numbers of values 6
+// stand, so that the sum shows how the others were rounded), scales of w (0: of trained weights; 1:
+// bytes 100 to 150; 2: one in four is 0; 3: as 0, but 255 for the first block), first_row (the rows
+// are part of a longer call).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -122,8 +122,7 @@ void draw_group(const Case& c, int64_t row, int64_t group, int64_t k, double* x)
   for (int64_t i = 0; i < kGroup; ++i) {
     const auto place = static_cast<uint64_t>(number * kGroup + i);
     if (values == Values::ties) {
-      const int below =
-          static_cast<int>(counter_range(c.seed, kValue, place, 0, 0x7d));
+      const int below = static_cast<int>(counter_range(c.seed, kValue, place, 0, 0x7d));
       const double magnitude =
           i == number % kGroup ? 448 : (e4m3_magnitude(below) + e4m3_magnitude(below + 1)) / 2;
       x[i] = std::ldexp(magnitude, static_cast<int>(exponent)) * (sign >> i & 1 ? -1 : 1);
@@ -342,11 +341,11 @@ std::optional<double> expected(const Case& c, const Arg&, std::span<const int64_
 Case make_case(std::string name, const Sizes& fixed_sizes, int64_t rows,
                Values values = Values::activations, Scales scales = Scales::trained,
                uint64_t seed = 1) {
-  return Case{.name = std::move(name),
-              .sizes = fixed_sizes.merged({{"M", rows}}),
-              .knobs = {{"values", static_cast<int64_t>(values)},
-                        {"scales", static_cast<int64_t>(scales)}},
-              .seed = seed};
+  return Case{
+      .name = std::move(name),
+      .sizes = fixed_sizes.merged({{"M", rows}}),
+      .knobs = {{"values", static_cast<int64_t>(values)}, {"scales", static_cast<int64_t>(scales)}},
+      .seed = seed};
 }
 
 Case measured_case(const Sizes& fixed_sizes, const Sizes& bucket) {
@@ -385,8 +384,7 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   std::vector<Case> cases{with("no row", 0, Values::activations),
                           with("one row", 1, Values::activations)};
   if (weights(fixed_sizes) > kFewWeights) {
-    const int64_t rows =
-        std::clamp<int64_t>(kMostWork / weights(fixed_sizes), 1, bucket["M"]);
+    const int64_t rows = std::clamp<int64_t>(kMostWork / weights(fixed_sizes), 1, bucket["M"]);
     if (rows > 1) {
       cases.push_back(with_padded_strides(with("17 rows, padded strides", 17, Values::ties)));
       cases.push_back(with("near the measured size", rows, Values::activations));
@@ -462,8 +460,8 @@ KernelLaunch oracle(const Sizes& s) {
     return jit::Constant{name, "int", std::to_string(value)};
   };
   KernelLaunch launch{.file = "oracle.cu", .entry = "linear_fp8_oracle"};
-  launch.constants = {constant("out_features", s["N"]), constant("in_features", s["K"]),
-                      constant("groups", s["G"]),       constant("x_format", s["x_format"]),
+  launch.constants = {constant("out_features", s["N"]),    constant("in_features", s["K"]),
+                      constant("groups", s["G"]),          constant("x_format", s["x_format"]),
                       constant("y_format", s["y_format"]), constant("w_layout", s["w_layout"])};
   launch.grid_x = {.scale = s["G"] * s["N"] / kGroup, .terms = {{"M"}}};
   launch.threads = 32;

@@ -1,4 +1,5 @@
-// A linear with E4M3 weights in 32 x 32 blocks (ops.md B6), and the grouped one behind attention (B16):
+// A linear with E4M3 weights in 32 x 32 blocks (ops.md B6), and the grouped one behind attention
+// (B16):
 //   y[t, g, n] = sum_k x[t, g, k] * w[g, n, k] * 2^(w_scales[g, n / 32, k / 32] - 127)
 // Few rows: stream.cu. Many: prepare_x.cu, tile.cu. Both may split K; then sum_splits.cu follows.
 #include <algorithm>
@@ -123,8 +124,7 @@ Rule of_stream(std::string why,
             return !is_stream(c) || keeps(Stream(s, c, gpu), s, c, gpu);
           }};
 }
-Rule of_tile(std::string why,
-             bool (*keeps)(const Tile&, const Sizes&, const Config&, const Gpu&)) {
+Rule of_tile(std::string why, bool (*keeps)(const Tile&, const Sizes&, const Config&, const Gpu&)) {
   return {std::move(why), [keeps](const Sizes& s, const Config& c, const Gpu& gpu) {
             return find_tile(c) == nullptr || keeps(*find_tile(c), s, c, gpu);
           }};
@@ -132,7 +132,8 @@ Rule of_tile(std::string why,
 
 std::vector<Rule> rules() {
   return {
-      {"the kernel for many rows has no tile of these rows and columns, or it is for another number "
+      {"the kernel for many rows has no tile of these rows and columns, or it is for another "
+       "number "
        "of CTAs an SM",
        [](const Sizes&, const Config& c, const Gpu&) {
          if (is_stream(c)) return true;
@@ -174,8 +175,8 @@ std::vector<Rule> rules() {
       of_stream("x of a thread would not fit its registers",
                 [](const Stream& stream, const Sizes&, const Config&, const Gpu& gpu) {
                   constexpr int64_t kOther = 64;
-                  const int64_t registers = gpu.registers_per_sm /
-                                            (32 * stream.warps() * stream.ctas_per_sm);
+                  const int64_t registers =
+                      gpu.registers_per_sm / (32 * stream.warps() * stream.ctas_per_sm);
                   return stream.part_chunks * stream.rows + kOther <=
                          std::min<int64_t>(registers, gpu.max_registers_per_thread + 1);
                 }),
@@ -213,7 +214,8 @@ std::vector<Rule> rules() {
 Space space(const Sizes&, const Gpu&) {
   Space space;
   space.axes = {
-      {"rows", {8, 16, 32, 64, 128, 256},
+      {"rows",
+       {8, 16, 32, 64, 128, 256},
        "rows of y that a CTA computes at once; 8 and 16: weights stream past x in registers"},
       {"columns", {16, 32, 64, 128, 256}, "columns of y that a CTA computes at once"},
       {"warps_along_depth", {1, 4, 8, 10, 16}, "warps of a CTA that share a part of K"},
@@ -238,7 +240,8 @@ jit::Constant constant(std::string name, int64_t value) {
 
 using Constants = std::vector<jit::Constant>;
 
-KernelLaunch kernel(std::string file, std::string entry, Constants constants, const Constants& own) {
+KernelLaunch kernel(std::string file, std::string entry, Constants constants,
+                    const Constants& own) {
   KernelLaunch launch{.file = std::move(file), .entry = std::move(entry)};
   launch.constants = std::move(constants);
   launch.constants.insert(launch.constants.end(), own.begin(), own.end());
@@ -279,14 +282,12 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu& gpu) {
 
   if (streams) {
     const Stream stream(s, c, gpu);
-    KernelLaunch main = kernel("stream.cu", "linear_fp8_stream", problem,
-                               {constant("ctas", stream.ctas),
-                                constant("warps_along_columns", stream.warps_along_columns),
-                                constant("warps_along_depth", stream.warps_along_depth),
-                                constant("row_blocks", stream.rows / 8),
-                                constant("passes_ahead", c["ahead"]),
-                                constant("min_ctas_per_sm", stream.ctas_per_sm),
-                                constant("output", output)});
+    KernelLaunch main = kernel(
+        "stream.cu", "linear_fp8_stream", problem,
+        {constant("ctas", stream.ctas), constant("warps_along_columns", stream.warps_along_columns),
+         constant("warps_along_depth", stream.warps_along_depth),
+         constant("row_blocks", stream.rows / 8), constant("passes_ahead", c["ahead"]),
+         constant("min_ctas_per_sm", stream.ctas_per_sm), constant("output", output)});
     main.grid_x = {.scale = stream.ctas * splits * s["G"],
                    .terms = {{.symbol = "M", .divisor = stream.rows}}};
     main.threads = static_cast<int>(32 * stream.warps());
@@ -295,16 +296,13 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu& gpu) {
   } else {
     constexpr int64_t kBandRows = 8;
     const Tile& tile = *find_tile(c);
-    KernelLaunch main = kernel("tile.cu", "linear_fp8_tile", problem,
-                               {constant("tile_rows", tile.rows),
-                                constant("tile_columns", tile.columns),
-                                constant("warps_along_rows", tile.warps_along_rows),
-                                constant("warps_along_columns", tile.warps_along_columns),
-                                constant("stages", c["ahead"]),
-                                constant("band_rows", kBandRows),
-                                constant("scale_factors", 2),
-                                constant("min_ctas_per_sm", tile.ctas_per_sm),
-                                constant("output", output)});
+    KernelLaunch main = kernel(
+        "tile.cu", "linear_fp8_tile", problem,
+        {constant("tile_rows", tile.rows), constant("tile_columns", tile.columns),
+         constant("warps_along_rows", tile.warps_along_rows),
+         constant("warps_along_columns", tile.warps_along_columns), constant("stages", c["ahead"]),
+         constant("band_rows", kBandRows), constant("scale_factors", 2),
+         constant("min_ctas_per_sm", tile.ctas_per_sm), constant("output", output)});
     main.grid_x = {.scale = up_to(s["N"], tile.columns) * s["G"] * splits,
                    .terms = {{.symbol = "M", .divisor = tile.rows}}};
     main.threads = static_cast<int>(tile.threads());
@@ -342,7 +340,8 @@ ModelHints model(const Sizes& s, const Config& c) {
     const int64_t warps = c["columns"] / kStreamColumns * c["warps_along_depth"];
     const int64_t part = up_to(chunks(s), c["splits"] * c["warps_along_depth"]);
     constexpr int64_t kSms = 108;  // the launch knows the number, this does not
-    const int64_t passes = up_to(s["N"] * s["G"] * c["splits"], kSms * c["ctas_per_sm"] * c["columns"]);
+    const int64_t passes =
+        up_to(s["N"] * s["G"] * c["splits"], kSms * c["ctas_per_sm"] * c["columns"]);
     const int64_t instructions = 300 + part * 80 + passes * (80 + part * (70 + c["rows"]));
     return ModelHints{.bytes_in_flight_per_thread = bytes(c["ahead"] * part * 1024, 32),
                       .instructions_per_thread = static_cast<double>(instructions),
@@ -366,7 +365,7 @@ ModelHints model(const Sizes& s, const Config& c) {
 std::vector<Sizes> model_shapes(int tensor_parallel) {
   const auto linear = [](int64_t out_features, int64_t in_features, int64_t groups = 1,
                          XFormat x_format = kBf16Q8a) {
-    return Sizes{{"N", out_features}, {"K", in_features},   {"G", groups},
+    return Sizes{{"N", out_features},    {"K", in_features},   {"G", groups},
                  {"x_format", x_format}, {"y_format", kYBf16}, {"w_layout", kPacked}};
   };
   const int64_t ranks = tensor_parallel;
@@ -423,7 +422,8 @@ const Op linear_fp8{
         "Sums are fp32, rounded once to the type of y. There is no bias. Groups are linears of one "
         "shape, each with its own part of x and y (wo_a; else groups is 1); their weights follow "
         "one another.\n"
-        "x_format says what multiplies the weights: \"bf16_q8a\": x quantised by groups of 32 along "
+        "x_format says what multiplies the weights: \"bf16_q8a\": x quantised by groups of 32 "
+        "along "
         "in_features, as act_quant does with q8a, the form the model was trained with; "
         "\"codes_q8a\": E4M3 codes times 2^(scale - 127), so that several linears share one "
         "act_quant; \"bf16\": x as it is.\n"
@@ -432,7 +432,8 @@ const Op linear_fp8{
         "w_scales are dense. A shape is served as it is: nothing has to be padded to a tile.\n"
         "Decoded weights and activations are exact bf16 numbers for scales of 2^-124 to 2^119. "
         "Beyond these they are rounded once to bf16 and may be infinite; scale byte 0 is 2^-127. A "
-        "weight scale of 255 is undefined: no writer stores one, and it spoils only its 32 columns. "
+        "weight scale of 255 is undefined: no writer stores one, and it spoils only its 32 "
+        "columns. "
         "The weight codes 0x7f and 0xff read as 480 and -480. An infinity or a NaN in x, its codes "
         "or its scales (255) makes its row of the group NaN or infinite, and so does a sum beyond "
         "fp32. A row of zeros gives zeros.\n"
@@ -485,7 +486,8 @@ const Op linear_fp8{
              .sentence = "rows of w are dense: w_stride is the bytes of a row, no more"},
             {.small = {.terms = {{"w_scales_stride"}}},
              .big = {.terms = {{"scale_columns"}}},
-             .sentence = "rows of w_scales are dense: w_scales_stride is in_features / 32, no more"},
+             .sentence =
+                 "rows of w_scales are dense: w_scales_stride is in_features / 32, no more"},
         },
     // A block of 8 rows ends between the first two, one of 16 rows near the next.
     .buckets = {{"M", {1, 4, 16, 32, 64, 256, 1024, 4096}}},

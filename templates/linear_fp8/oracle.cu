@@ -112,8 +112,7 @@ extern "C" __global__ void linear_fp8_oracle(const __grid_constant__ Args args) 
   }
 #pragma unroll
   for (int j = 0; j < columns_of_warp; ++j) {
-    for (int step = 1; step < 32; step *= 2)
-      sums[j] += __shfl_xor_sync(0xffffffffu, sums[j], step);
+    for (int step = 1; step < 32; step *= 2) sums[j] += __shfl_xor_sync(0xffffffffu, sums[j], step);
     if (lane == 0) put(args, row, group, column + j, sums[j]);
   }
 }

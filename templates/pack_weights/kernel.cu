@@ -27,7 +27,8 @@ __device__ __forceinline__ u32 packed_word(u32 codes) {
 
 extern "C" __global__ void __launch_bounds__(32 * warps)
     pack_weights(const __grid_constant__ Args args) {
-  const u32 blocks_of_row = static_cast<u32>((args.in_features + block_columns - 1) / block_columns);
+  const u32 blocks_of_row =
+      static_cast<u32>((args.in_features + block_columns - 1) / block_columns);
   const i64 block_row = static_cast<i64>(blockIdx.x / blocks_of_row) * warps + warp_id();
   const i64 block = blockIdx.x % blocks_of_row;
   const int lane = lane_id();

@@ -1,5 +1,5 @@
-// Weights from the layout of a checkpoint to the one that the linears read fastest. One packed layout
-// per weight format; a linear says by its shape which of the two it is given.
+// Weights from the layout of a checkpoint to the one that the linears read fastest. One packed
+// layout per weight format; a linear says by its shape which of the two it is given.
 #include "templates/op.h"
 
 namespace kiln::templates {
@@ -67,10 +67,12 @@ const Op pack_weights{
     .doc =
         "Done once, when weights are loaded. A linear that is given packed weights says so in its "
         "shape (\"w_layout\": \"packed\"); their scales stay as they are in the checkpoint. "
-        "kiln_tensor_bytes says how much memory packed takes. Row r of packed holds the rows 8 r to "
+        "kiln_tensor_bytes says how much memory packed takes. Row r of packed holds the rows 8 r "
+        "to "
         "8 r + 7 of w, in blocks of 64 columns and 512 bytes; columns that w lacks in the last "
         "block are 0. A matrix whose rows fall into groups (wo_a) is packed as one.\n"
-        "e4m3: bytes 64 g + 4 j to 64 g + 4 j + 3 of a block hold row g, columns 4 j to 4 j + 3, as "
+        "e4m3: bytes 64 g + 4 j to 64 g + 4 j + 3 of a block hold row g, columns 4 j to 4 j + 3, "
+        "as "
         "a little-endian word. Its lower half has columns 4 j (a) and 4 j + 2 (b), its upper half "
         "4 j + 1 (a) and 4 j + 3 (b):\n"
         "  bit 15: bit 7 of a; bits 4 to 10: bits 0 to 6 of a\n"

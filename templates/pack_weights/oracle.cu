@@ -1,6 +1,5 @@
-// The naive form of pack_weights: one thread per byte of the packed weights, from the drawing of the
-// layout in the description.
-// grid  (rows / 8)   block (128)   shared: none
+// The naive form of pack_weights: one thread per byte of the packed weights, from the drawing of
+// the layout in the description. grid  (rows / 8)   block (128)   shared: none
 #include "kiln_args.h"
 #include "kiln_constants.h"
 

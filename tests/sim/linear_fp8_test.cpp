@@ -133,10 +133,10 @@ TEST_F(LinearFp8OnSimulator, MistakesOfGroupsAreRejected) {
 
 // Each on three shapes.
 TEST_F(LinearFp8OnSimulator, EveryTileAndStreamIsRight) {
-  const std::vector<Config> configs{
-      stream(8, 16, 8, 1, 1),  stream(8, 64, 4, 1, 2),  stream(16, 16, 10, 2, 2),
-      stream(16, 16, 16, 1, 1), tile(32, 128, 3, 4),    tile(128, 128, 2, 3),
-      tile(128, 256, 1, 3),    tile(256, 128, 1, 2)};
+  const std::vector<Config> configs{stream(8, 16, 8, 1, 1),   stream(8, 64, 4, 1, 2),
+                                    stream(16, 16, 10, 2, 2), stream(16, 16, 16, 1, 1),
+                                    tile(32, 128, 3, 4),      tile(128, 128, 2, 3),
+                                    tile(128, 256, 1, 3),     tile(256, 128, 1, 2)};
   const std::vector<Sizes> shapes = kit().further_shapes();
   for (size_t s = 0; s < shapes.size(); ++s) {
     const Sizes& fixed_sizes = shapes[s];
@@ -158,9 +158,10 @@ TEST_F(LinearFp8OnSimulator, EveryTileAndStreamIsRight) {
 }
 
 TEST_F(LinearFp8OnSimulator, KernelsOfOneSignatureGiveTheSameBits) {
-  for (const auto& [x_format, w_layout] :
-       {std::pair{kBf16Q8a, kPacked}, {kBf16Q8a, kCheckpoint}, {kCodesQ8a, kCheckpoint},
-        {kBf16, kPacked}}) {
+  for (const auto& [x_format, w_layout] : {std::pair{kBf16Q8a, kPacked},
+                                           {kBf16Q8a, kCheckpoint},
+                                           {kCodesQ8a, kCheckpoint},
+                                           {kBf16, kPacked}}) {
     const Sizes fixed_sizes = shape(96, 544, 1, x_format, w_layout);
     const Case c = case_named("17 rows", fixed_sizes);
     const auto signature = [&](const Config& config) {

@@ -159,7 +159,8 @@ TEST(LinearFp8, ScaleBytesReachBothEnds) {
 TEST(LinearFp8, PackedWeightsFollowTheDrawing) {
   const Case plain = case_named("17 rows", shape(64, 96, 2, kBf16, kCheckpoint));
   const Case packed = case_named("17 rows", shape(64, 96, 2, kBf16, kPacked));
-  ASSERT_EQ(tensor_layout(op(), *op().find_arg("w"), packed).dims, (std::vector<int64_t>{16, 1024}));
+  ASSERT_EQ(tensor_layout(op(), *op().find_arg("w"), packed).dims,
+            (std::vector<int64_t>{16, 1024}));
   for (int64_t block_row = 0; block_row < 16; ++block_row) {
     const auto bytes = row_of<uint8_t>(packed, "w", {block_row});
     for (int64_t row = 0; row < 8; ++row) {
@@ -171,7 +172,8 @@ TEST(LinearFp8, PackedWeightsFollowTheDrawing) {
         for (const size_t half : {size_t{0}, size_t{1}}) {
           const uint32_t bits = word >> (16 * half) & 0xffff;
           EXPECT_EQ((bits >> 15) << 7 | (bits >> 4 & 127), codes[k + half]);
-          EXPECT_EQ((bits >> 11 & 1) << 7 | (bits >> 12 & 7) << 4 | (bits & 15), codes[k + 2 + half]);
+          EXPECT_EQ((bits >> 11 & 1) << 7 | (bits >> 12 & 7) << 4 | (bits & 15),
+                    codes[k + 2 + half]);
         }
       }
     }

@@ -37,8 +37,8 @@ TEST(PackWeights, AWordIsWhatTheDrawingSays) {
     for (const int half : {0, 1}) {
       const int a = codes[static_cast<size_t>(column + half)];
       const int b = codes[static_cast<size_t>(column + half + 2)];
-      const int want = (a >> 7) << 15 | (b >> 4 & 7) << 12 | (b >> 7) << 11 | (a & 127) << 4 |
-                       (b & 15);
+      const int want =
+          (a >> 7) << 15 | (b >> 4 & 7) << 12 | (b >> 7) << 11 | (a & 127) << 4 | (b & 15);
       const int64_t at = column / 64 * 512 + row % 8 * 64 + column % 64 + 2 * half;
       EXPECT_EQ(packed_byte(c, row / 8, at) | packed_byte(c, row / 8, at + 1) << 8, want)
           << "row " << row << " column " << column + half;
@@ -82,9 +82,8 @@ TEST(PackWeights, PackedWeightsOfALinearHaveAsManyBytes) {
     for (const Sizes& shape : linear.model_shapes(tensor_parallel)) {
       const int64_t wanted =
           dense_bytes(linear, *linear.find_arg("w"), shape.merged({{"w_layout", 1}}), {{"M", 0}});
-      EXPECT_EQ(wanted,
-                dense_bytes(op(), *op().find_arg("packed"), {{"format", 0}},
-                            {{"R", shape["G"] * shape["N"]}, {"K", shape["K"]}}))
+      EXPECT_EQ(wanted, dense_bytes(op(), *op().find_arg("packed"), {{"format", 0}},
+                                    {{"R", shape["G"] * shape["N"]}, {"K", shape["K"]}}))
           << shape_json(linear, shape).dump();
     }
   }
