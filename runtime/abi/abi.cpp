@@ -122,9 +122,9 @@ uint64_t tensor_bytes(const kiln::templates::Op& op, const std::string& shape,
   const auto parsed = [](const std::string& text, const char* what) {
     return text.empty() ? kiln::Json::object() : kiln::parse_json(text, what);
   };
-  return static_cast<uint64_t>(
-      kiln::templates::dense_bytes(op, *arg, kiln::templates::parse_shape(op, parsed(shape, "shape")),
-                                   kiln::templates::parse_dynamic(op, parsed(sizes, "sizes"))));
+  return static_cast<uint64_t>(kiln::templates::dense_bytes(
+      op, *arg, kiln::templates::parse_shape(op, parsed(shape, "shape")),
+      kiln::templates::parse_dynamic(op, parsed(sizes, "sizes"))));
 }
 
 kiln::Hash128 abi_hash() {

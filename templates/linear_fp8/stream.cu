@@ -1,6 +1,7 @@
 // y[t, g, n] = sum_k x[t, g, k] * w[g, n, k] * scale[g, n / 32, k / 32] for few rows (ops.md B6):
 // weights stream once through CTAs that stay, each lane copying ahead what it will multiply.
-// grid  (ctas * splits * groups * blocks of rows)   block (32 * warps_along_columns * warps_along_depth)
+// grid  (ctas * splits * groups * blocks of rows)
+// block (32 * warps_along_columns * warps_along_depth)
 // shared: per warp a ring of `passes_ahead` passes of chunks, 1 KB a chunk; then the partial sums
 //
 // The weights are the 16-row operand of the mma and x is the 8-column one. A warp owns a part of K
@@ -166,7 +167,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
   for (int j = 0; j < part_chunks; ++j) {
 #pragma unroll
     for (int r = 0; r < row_blocks; ++r)
-      load_row_chunk(x[j][r], args, first_row + 8 * r + lane / 4, group, first_chunk + j, j < own_chunks);
+      load_row_chunk(x[j][r], args, first_row + 8 * r + lane / 4, group, first_chunk + j,
+                     j < own_chunks);
   }
 #pragma unroll
   for (int j = 0; j < part_chunks; ++j) {
