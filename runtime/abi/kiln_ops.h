@@ -241,8 +241,8 @@ KILN_API kiln_status kiln_gather_dequant_kv_workspace(kiln_plan *plan,
  * in_features, as act_quant does with q8a, the form the model was trained with; "codes_q8a": E4M3
  * codes times 2^(scale - 127), so that several linears share one act_quant; "bf16": x as it is.
  * w_layout is "checkpoint", [groups * out_features, in_features], or "packed", what pack_weights
- * makes of it; the kernels cannot tell one from the other. The rows of w and w_scales are dense. A
- * shape is served as it is: nothing has to be padded to a tile.
+ * makes of it; nothing can check that. The rows of w and w_scales are dense. A shape is served as
+ * it is: nothing has to be padded to a tile.
  * Decoded weights and activations are exact bf16 numbers for scales of 2^-124 to 2^119. Beyond
  * these they are rounded once to bf16 and may be infinite; scale byte 0 is 2^-127. A weight scale
  * of 255 is undefined: no writer stores one, and it spoils only its 32 columns. The weight codes
