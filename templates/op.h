@@ -193,6 +193,7 @@ struct KernelLaunch {
   int threads = 128;
   int64_t dynamic_smem_bytes = 0;
   int max_registers = 0;
+  double instructions_per_thread = 0;  // for the analytic model; 0: as the op's hints say
 };
 
 struct LaunchPlan {

@@ -277,6 +277,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu& gpu) {
                                   {constant("threads", kThreads), constant("pieces", kPieces)});
     prepare.grid_x = grid_over_rows(s["G"] * s["K"] / kElements, kThreads * kPieces);
     prepare.threads = kThreads;
+    prepare.instructions_per_thread = 60 + 125 * kPieces;
     plan.kernels.push_back(std::move(prepare));
   }
 
@@ -316,6 +317,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu& gpu) {
                               {constant("threads", kThreads), constant("output", s["y_format"])});
     sum.grid_x = grid_over_rows(s["G"] * s["N"] / kElements, kThreads);
     sum.threads = kThreads;
+    sum.instructions_per_thread = 60 + static_cast<double>(10 * splits);
     plan.kernels.push_back(std::move(sum));
   }
 
