@@ -8,6 +8,8 @@ namespace kiln::templates {
 extern const Kit act_quant_kit;
 extern const Kit combine_topk_swa_kit;
 extern const Kit gather_dequant_kv_kit;
+extern const Kit linear_fp8_kit;
+extern const Kit pack_weights_kit;
 extern const Kit sparse_mla_decode_kit;
 
 namespace {
@@ -17,6 +19,8 @@ std::vector<const Kit*>& registry() {
       &act_quant_kit,
       &combine_topk_swa_kit,
       &gather_dequant_kv_kit,
+      &linear_fp8_kit,
+      &pack_weights_kit,
       &sparse_mla_decode_kit,
   };
   return kits;

@@ -193,6 +193,7 @@ struct KernelLaunch {
   int threads = 128;
   int64_t dynamic_smem_bytes = 0;
   int max_registers = 0;
+  double instructions_per_thread = 0;  // for the analytic model; 0: as the op's hints say
 };
 
 struct LaunchPlan {
@@ -261,6 +262,8 @@ Json dynamic_json(const Op& op, const Sizes& dynamic);
 Json config_json(const Config& config);
 Config parse_config(const Op& op, const Sizes& fixed, const Gpu& gpu, const Json& config);
 Sizes with_derived(const Op& op, const Sizes& sizes);
+// Of the argument with dense rows; 0 when this shape has none. `dynamic` holds every dynamic size.
+int64_t dense_bytes(const Op& op, const Arg& arg, const Sizes& fixed, const Sizes& dynamic);
 
 // Every bucket of the op, as dynamic sizes of the bucket symbols; one empty entry for an op without
 // buckets.

@@ -10,6 +10,8 @@ namespace kiln::templates {
 extern const Op act_quant;
 extern const Op combine_topk_swa;
 extern const Op gather_dequant_kv;
+extern const Op linear_fp8;
+extern const Op pack_weights;
 extern const Op sparse_mla_decode;
 
 namespace {
@@ -19,6 +21,8 @@ std::vector<const Op*>& registry() {
       &act_quant,
       &combine_topk_swa,
       &gather_dequant_kv,
+      &linear_fp8,
+      &pack_weights,
       &sparse_mla_decode,
   };
   return ops;

@@ -162,6 +162,26 @@ Sizes with_derived(const Op& op, const Sizes& sizes) {
   return all;
 }
 
+int64_t dense_bytes(const Op& op, const Arg& arg, const Sizes& fixed_sizes,
+                    const Sizes& dynamic_sizes) {
+  for (const Size& size : op.sizes) {
+    if (size.kind == SizeKind::dynamic && !dynamic_sizes.contains(size.symbol)) {
+      fail(Status::invalid_argument, "{}: the sizes lack \"{}\"; all of {} are needed", op.name,
+           size.field, fmt::join(field_names(op, SizeKind::dynamic), ", "));
+    }
+  }
+  if (arg.presence_in(fixed_sizes) == Presence::absent) return 0;
+  const Sizes sizes = with_derived(op, fixed_sizes.merged(dynamic_sizes));
+  int64_t bytes = dtype_bytes(arg.dtype);
+  for (const std::string& dim : arg.dims) {
+    if (__builtin_mul_overflow(bytes, sizes[dim], &bytes)) {
+      fail(Status::invalid_argument, "{}: {} would have more than 2^63 bytes with the sizes {}",
+           op.name, arg.name, dynamic_json(op, dynamic_sizes).dump());
+    }
+  }
+  return bytes;
+}
+
 std::vector<Sizes> all_buckets(const Op& op) {
   std::vector<Sizes> buckets{Sizes{}};
   for (const Bucket& bucket : op.buckets) {

@@ -105,14 +105,17 @@ double model_time_ns(const ModelInput& input, const Gpu& gpu) {
   const double kernels = static_cast<double>(std::max<size_t>(input.plan.kernels.size(), 1));
   double time = 0;
   for (size_t i = 0; i < input.plan.kernels.size(); ++i) {
+    const KernelLaunch& kernel = input.plan.kernels[i];
     const Work work{.dram_bytes = (cost.cold_read_bytes + cost.write_bytes) / kernels,
                     .l2_bytes = cost.warm_read_bytes / kernels,
-                    .instructions_per_warp = hints.instructions_per_thread,
+                    .instructions_per_warp = kernel.instructions_per_thread > 0
+                                                 ? kernel.instructions_per_thread
+                                                 : hints.instructions_per_thread,
                     .integer_operations = cost.integer_operations / kernels,
                     .mma_fma = cost.mma_fma / kernels};
     const jit::Resources resources =
         i < input.resources.size() ? input.resources[i] : jit::Resources{.registers = 40};
-    time += launch_ns(input.plan.kernels[i], resources, work, hints, sizes, gpu);
+    time += launch_ns(kernel, resources, work, hints, sizes, gpu);
   }
   return time;
 }

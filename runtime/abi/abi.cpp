@@ -9,6 +9,7 @@
 
 #include "jit/base/error.h"
 #include "jit/base/hash.h"
+#include "jit/base/json.h"
 #include "runtime/abi/boundary.h"
 #include "runtime/abi/kiln.h"
 #include "runtime/handles.h"
@@ -107,6 +108,23 @@ kiln::runtime::Progress wrap_progress(kiln_progress_fn progress, void* user) {
   return [progress, user](int done, int total, const std::string& what) {
     return progress(user, done, total, what.c_str()) == 0;
   };
+}
+
+uint64_t tensor_bytes(const kiln::templates::Op& op, const std::string& shape,
+                      const std::string& sizes, const char* name) {
+  const kiln::templates::Arg* arg = op.find_arg(name);
+  if (arg == nullptr) {
+    std::vector<std::string> names;
+    for (const kiln::templates::Arg& known : op.args) names.push_back(known.name);
+    fail(Status::not_found, "{}: there is no argument {}; the arguments are {}", op.name,
+         kiln::in_quotes(name), fmt::join(names, ", "));
+  }
+  const auto parsed = [](const std::string& text, const char* what) {
+    return text.empty() ? kiln::Json::object() : kiln::parse_json(text, what);
+  };
+  return static_cast<uint64_t>(kiln::templates::dense_bytes(
+      op, *arg, kiln::templates::parse_shape(op, parsed(shape, "shape")),
+      kiln::templates::parse_dynamic(op, parsed(sizes, "sizes"))));
 }
 
 kiln::Hash128 abi_hash() {
@@ -253,6 +271,18 @@ kiln_status kiln_explain(kiln_session* session, const char* op, const char* shap
     Session& open = kiln::runtime::require_session(session);
     require_pointer(op, "kiln_explain", "op");
     write_text(open.explain(op, text_or_empty(shape), sizes).dump(2), buffer, capacity, needed);
+  });
+}
+
+kiln_status kiln_tensor_bytes(const char* op, const char* shape, const char* sizes, const char* arg,
+                              uint64_t* bytes) {
+  if (bytes != nullptr) *bytes = 0;
+  return guarded([&] {
+    require_pointer(op, "kiln_tensor_bytes", "op");
+    require_pointer(arg, "kiln_tensor_bytes", "arg");
+    require_pointer(bytes, "kiln_tensor_bytes", "bytes");
+    *bytes = tensor_bytes(kiln::templates::require_op(op), text_or_empty(shape),
+                          text_or_empty(sizes), arg);
   });
 }
 

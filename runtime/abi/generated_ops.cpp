@@ -36,13 +36,31 @@ kiln_status kiln_gather_dequant_kv_workspace(kiln_plan* plan,
   return call_workspace(plan, 2, args, bytes);
 }
 
+static_assert(sizeof(kiln_linear_fp8_args) == 184);
+kiln_status kiln_linear_fp8(kiln_plan* plan, const kiln_linear_fp8_args* args, void* stream) {
+  return call_op(plan, 3, args, stream);
+}
+kiln_status kiln_linear_fp8_workspace(kiln_plan* plan, const kiln_linear_fp8_args* args,
+                                      uint64_t* bytes) {
+  return call_workspace(plan, 3, args, bytes);
+}
+
+static_assert(sizeof(kiln_pack_weights_args) == 56);
+kiln_status kiln_pack_weights(kiln_plan* plan, const kiln_pack_weights_args* args, void* stream) {
+  return call_op(plan, 4, args, stream);
+}
+kiln_status kiln_pack_weights_workspace(kiln_plan* plan, const kiln_pack_weights_args* args,
+                                        uint64_t* bytes) {
+  return call_workspace(plan, 4, args, bytes);
+}
+
 static_assert(sizeof(kiln_sparse_mla_decode_args) == 264);
 kiln_status kiln_sparse_mla_decode(kiln_plan* plan, const kiln_sparse_mla_decode_args* args,
                                    void* stream) {
-  return call_op(plan, 3, args, stream);
+  return call_op(plan, 5, args, stream);
 }
 kiln_status kiln_sparse_mla_decode_workspace(kiln_plan* plan,
                                              const kiln_sparse_mla_decode_args* args,
                                              uint64_t* bytes) {
-  return call_workspace(plan, 3, args, bytes);
+  return call_workspace(plan, 5, args, bytes);
 }

@@ -239,6 +239,16 @@ KILN_API kiln_status kiln_explain(kiln_session *session, const char *op, const c
                                   const char *sizes, char *buffer, size_t capacity,
                                   size_t *needed);
 
+/* Bytes of one tensor argument of an op when its rows lie without gaps: what to allocate for a
+ * result, for packed weights (op "pack_weights", arg "packed"), for a cache. Needs no session and
+ * touches no device.
+ * sizes: JSON object of every dynamic size ("{\"num_rows\": 5120, \"in_features\": 4096}"); NULL
+ * for an op without any. arg: the name of the pointer in the op's struct. *bytes: 0 when this shape
+ * has no such argument. KILN_INVALID_ARGUMENT (shape, sizes, or a NULL), KILN_NOT_FOUND (no such op,
+ * or argument). */
+KILN_API kiln_status kiln_tensor_bytes(const char *op, const char *shape, const char *sizes,
+                                       const char *arg, uint64_t *bytes);
+
 typedef struct kiln_stats {
   size_t size; /* in: sizeof(kiln_stats) */
   /* NVRTC runs of this session */

@@ -229,6 +229,170 @@ KILN_API kiln_status kiln_gather_dequant_kv_workspace(kiln_plan *plan,
                                                       const kiln_gather_dequant_kv_args *args,
                                                       uint64_t *bytes);
 
+/* ---- linear_fp8 ---- */
+
+/* Multiplies rows of activations by E4M3 weights that have a UE8M0 scale for each block of 32 x 32.
+ *
+ * For each row t, group g and column n of y:
+ *   y[t, g, n] = sum_k x[t, g, k] * w[g, n, k] * 2^(w_scales[g, n / 32, k / 32] - 127)
+ * Sums are fp32, rounded once to the type of y. There is no bias. Groups are linears of one shape,
+ * each with its own part of x and y (wo_a; else groups is 1); their weights follow one another.
+ * x_format says what multiplies the weights: "bf16_q8a": x quantised by groups of 32 along
+ * in_features, as act_quant does with q8a, the form the model was trained with; "codes_q8a": E4M3
+ * codes times 2^(scale - 127), so that several linears share one act_quant; "bf16": x as it is.
+ * w_layout is "checkpoint", [groups * out_features, in_features], or "packed", what pack_weights
+ * makes of it; nothing can check that. The rows of w and w_scales are dense. A shape is served as
+ * it is: nothing has to be padded to a tile.
+ * Decoded weights and activations are exact bf16 numbers for scales of 2^-124 to 2^119. Beyond
+ * these they are rounded once to bf16 and may be infinite; scale byte 0 is 2^-127. A weight scale
+ * of 255 is undefined: no writer stores one, and it spoils only its 32 columns. The weight codes
+ * 0x7f and 0xff read as 480 and -480. An infinity or a NaN in x, its codes or its scales (255)
+ * makes its row of the group NaN or infinite, and so does a sum beyond fp32. A row of zeros gives
+ * zeros.
+ * The bits of a row depend on the shape and the kernels, not on the other rows; kernels of one
+ * reduction signature agree to the bit.
+ *
+ * Formula: ops.md B6, B4, B16.3, (f)3. Version 1. Result: rms error at most 0.00390625 of the
+ * output's rms.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "out_features": columns of y of a group; a multiple of 32 (32 to 65536)
+ *   "in_features": elements of a row of x; a multiple of 32 (32 to 65536)
+ *   "groups": linears side by side (1 to 64)
+ *   "x_format": what of x is multiplied ("bf16_q8a", "codes_q8a", "bf16")
+ *   "y_format": type of the result ("bf16", "f32")
+ *   "w_layout": order of the bytes of w ("checkpoint", "packed")
+ * A legal call holds:
+ *   - rows of w are dense: w_stride is the bytes of a row, no more
+ *   - rows of w_scales are dense: w_scales_stride is in_features / 32, no more
+ */
+typedef struct kiln_linear_fp8_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, groups, in_features]: activations; only with x_format bf16_q8a or bf16,
+   * else NULL; 16-byte aligned */
+  const uint16_t *x;
+  /* elements of x from one row to the next; a multiple of 8 */
+  int64_t x_stride0;
+  /* elements of x from one group to the next; a multiple of 8 */
+  int64_t x_stride1;
+  /* in, u8 [num_rows, groups, in_features]: E4M3 codes of act_quant; only with x_format
+   * codes_q8a, else NULL; 16-byte aligned */
+  const uint8_t *x_codes;
+  /* elements of x_codes from one row to the next; a multiple of 16 */
+  int64_t x_codes_stride0;
+  /* elements of x_codes from one group to the next; a multiple of 16 */
+  int64_t x_codes_stride1;
+  /* in, u8 [num_rows, groups, x_groups]: their UE8M0 scales; only with x_format codes_q8a, else
+   * NULL */
+  const uint8_t *x_scales;
+  /* elements of x_scales from one row to the next */
+  int64_t x_scales_stride0;
+  /* elements of x_scales from one group to the next */
+  int64_t x_scales_stride1;
+  /* in, u8 [w_rows, w_row_bytes]: E4M3 codes; checkpoint: [groups * out_features, in_features];
+   * packed: [groups * out_features / 8, ceil(in_features / 64) * 512]; 16-byte aligned */
+  const uint8_t *w;
+  /* elements of w from one row to the next */
+  int64_t w_stride;
+  /* in, u8 [scale_rows, scale_columns]: UE8M0, [groups * out_features / 32, in_features / 32] */
+  const uint8_t *w_scales;
+  /* elements of w_scales from one row of blocks to the next */
+  int64_t w_scales_stride;
+  /* out, bf16 [num_rows, groups, out_features]: result; only with y_format bf16, else NULL;
+   * 16-byte aligned */
+  uint16_t *y;
+  /* elements of y from one row to the next; a multiple of 8 */
+  int64_t y_stride0;
+  /* elements of y from one group to the next; a multiple of 8 */
+  int64_t y_stride1;
+  /* out, f32 [num_rows, groups, out_features]: result; only with y_format f32, else NULL;
+   * 16-byte aligned; rms error at most 0.0001 of the output's rms */
+  float *y_f32;
+  /* elements of y_f32 from one row to the next; a multiple of 4 */
+  int64_t y_f32_stride0;
+  /* elements of y_f32 from one group to the next; a multiple of 4 */
+  int64_t y_f32_stride1;
+  /* rows of x and y; 0 to 1048576 */
+  int64_t num_rows;
+  /* scratch of the call, 256-byte aligned; NULL when it needs none */
+  void *workspace;
+  /* its size; at least what kiln_linear_fp8_workspace answers */
+  uint64_t workspace_bytes;
+} kiln_linear_fp8_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_linear_fp8(kiln_plan *plan, const kiln_linear_fp8_args *args,
+                                     void *stream);
+
+/* Bytes of workspace that a call with these sizes, or smaller ones, needs; pointers and strides
+ * in args are not looked at. Touches no device.
+ * KILN_INVALID_ARGUMENT, KILN_NOT_PREPARED (it depends on the kernels: prepare first),
+ * KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_linear_fp8_workspace(kiln_plan *plan, const kiln_linear_fp8_args *args,
+                                               uint64_t *bytes);
+
+/* ---- pack_weights ---- */
+
+/* Copies the codes of a weight matrix from the layout of a checkpoint to the packed one, in which
+ * linears read them fastest.
+ *
+ * Done once, when weights are loaded. A linear that is given packed weights says so in its shape
+ * ("w_layout": "packed"); their scales stay as they are in the checkpoint. kiln_tensor_bytes says
+ * how much memory packed takes. Row r of packed holds the rows 8 r to 8 r + 7 of w, in blocks of 64
+ * columns and 512 bytes; columns that w lacks in the last block are 0. A matrix whose rows fall
+ * into groups (wo_a) is packed as one.
+ * e4m3: bytes 64 g + 4 j to 64 g + 4 j + 3 of a block hold row g, columns 4 j to 4 j + 3, as a
+ * little-endian word. Its lower half has columns 4 j (a) and 4 j + 2 (b), its upper half 4 j + 1
+ * (a) and 4 j + 3 (b):
+ *   bit 15: bit 7 of a; bits 4 to 10: bits 0 to 6 of a
+ *   bit 11: bit 7 of b; bits 12 to 14: bits 4 to 6 of b; bits 0 to 3: bits 0 to 3 of b
+ *
+ * Formula: ops.md B6. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "format": of the codes ("e4m3")
+ * A legal call holds:
+ *   - num_rows is a multiple of 32
+ *   - in_features is a multiple of 32
+ */
+typedef struct kiln_pack_weights_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, u8 [num_rows, in_features]: codes as in the checkpoint; 16-byte aligned */
+  const uint8_t *w;
+  /* elements of w from one row to the next; a multiple of 16 */
+  int64_t w_stride;
+  /* out, u8 [block_rows, block_row_bytes]: the same codes; 16-byte aligned */
+  uint8_t *packed;
+  /* elements of packed from one row of blocks to the next; a multiple of 16 */
+  int64_t packed_stride;
+  /* rows of w, of all groups; a multiple of 32; 0 to 8388608 */
+  int64_t num_rows;
+  /* columns of w; a multiple of 32; 32 to 65536 */
+  int64_t in_features;
+} kiln_pack_weights_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_pack_weights(kiln_plan *plan, const kiln_pack_weights_args *args,
+                                       void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_pack_weights_workspace(kiln_plan *plan,
+                                                 const kiln_pack_weights_args *args,
+                                                 uint64_t *bytes);
+
 /* ---- sparse_mla_decode ---- */
 
 /* Attention of each row over the keys that its two lists of slots name in paged caches; a key is

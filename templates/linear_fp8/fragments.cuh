@@ -9,7 +9,7 @@
 //
 // Eight rows of a chunk are a block of 512 bytes in shared memory, lane l's 16 bytes at 16 l. That
 // is eight rows of 64 bytes in the checkpoint layout; the packed layout holds such blocks one after
-// another, [N / 8][K / 64].
+// another, [N / 8][K / 64] (pack_weights draws their words).
 //
 // slot_order says which elements of a word share a register: `natural` 0 1 | 2 3, `paired` 0 2 | 1 3,
 // which costs fewer instructions to decode from the checkpoint layout.

@@ -35,9 +35,7 @@ struct XRows {
 };
 
 __device__ __forceinline__ i64 prepared_x_bytes(const Args& args) {
-  return x_source == x_of_workspace
-             ? (args.num_rows * groups * depth * 2 + 255) / 256 * 256
-             : 0;
+  return x_source == x_of_workspace ? args.num_rows * groups * depth * 2 : 0;
 }
 
 template <int source>
@@ -56,10 +54,10 @@ __device__ __forceinline__ float* partial(const Args& args, int split, i64 row, 
 }
 
 __device__ __forceinline__ u16* y_bf16(const Args& args, i64 row, int group) {
-  return static_cast<u16*>(args.y) + row * args.y_stride0 + group * args.y_stride1;
+  return args.y + row * args.y_stride0 + group * args.y_stride1;
 }
 __device__ __forceinline__ float* y_f32(const Args& args, i64 row, int group) {
-  return static_cast<float*>(args.y) + row * args.y_stride0 + group * args.y_stride1;
+  return args.y_f32 + row * args.y_f32_stride0 + group * args.y_f32_stride1;
 }
 
 __device__ __forceinline__ u32 to_bf16x2(float low, float high) {

@@ -42,7 +42,7 @@ __device__ __forceinline__ uint4 load_16_if(const u8* from, bool is_wanted) {
 
 // Elements 16 q .. 16 q + 15 of a chunk of a row as they lie in memory; zeros beyond the rows and
 // beyond K. Codes take half of the registers, their scale byte the sixth.
-__device__ __forceinline__ void load_row_chunk(u32 (&x)[8], const Args& args, int row, int group,
+__device__ __forceinline__ void load_row_chunk(u32 (&x)[8], const Args& args, i64 row, int group,
                                                int chunk, bool is_wanted) {
   const int element = chunk * chunk_elements + lane_id() % 4 * 16;
   const bool is_there = is_wanted && row < args.num_rows && element < depth;

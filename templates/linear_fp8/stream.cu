@@ -1,6 +1,7 @@
 // y[t, g, n] = sum_k x[t, g, k] * w[g, n, k] * scale[g, n / 32, k / 32] for few rows (ops.md B6):
 // weights stream once through CTAs that stay, each lane copying ahead what it will multiply.
-// grid  (ctas * groups * splits)   block (32 * warps_along_columns * warps_along_depth)
+// grid  (ctas * splits * groups * blocks of rows)
+// block (32 * warps_along_columns * warps_along_depth)
 // shared: per warp a ring of `passes_ahead` passes of chunks, 1 KB a chunk; then the partial sums
 //
 // The weights are the 16-row operand of the mma and x is the 8-column one. A warp owns a part of K
@@ -137,7 +138,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
   const int warp_of_depth = warp_id() % warps_along_depth;
   const int cta = static_cast<int>(blockIdx.x) % ctas;
   const int split = static_cast<int>(blockIdx.x) / ctas % splits;
-  const int group = static_cast<int>(blockIdx.x) / (ctas * splits);
+  const int group = static_cast<int>(blockIdx.x) / (ctas * splits) % groups;
+  const i64 first_row = static_cast<i64>(blockIdx.x / (ctas * splits * groups)) * rows;
   const int part = split * warps_along_depth + warp_of_depth;
   const int first_chunk = part * chunks / parts;
   const int own_chunks = (part + 1) * chunks / parts - first_chunk;
@@ -165,7 +167,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
   for (int j = 0; j < part_chunks; ++j) {
 #pragma unroll
     for (int r = 0; r < row_blocks; ++r)
-      load_row_chunk(x[j][r], args, 8 * r + lane / 4, group, first_chunk + j, j < own_chunks);
+      load_row_chunk(x[j][r], args, first_row + 8 * r + lane / 4, group, first_chunk + j,
+                     j < own_chunks);
   }
 #pragma unroll
   for (int j = 0; j < part_chunks; ++j) {
@@ -192,13 +195,12 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
     __syncthreads();  // the sums of the pass before are read
     leave_sums(all_sums + warp_id() * sums_floats, sums);
     __syncthreads();
-    const int num_rows = static_cast<int>(args.num_rows);
     for (int i = static_cast<int>(threadIdx.x); i < warps_along_columns * sums_floats; i += threads) {
       const int column_in_tile = i % tile_columns;
-      const int row = i / tile_columns % rows;
+      const i64 row = first_row + i / tile_columns % rows;
       const int of_columns = i / sums_floats;
       const int tile = cta * warps_along_columns + of_columns + pass * WeightStream::tile_step;
-      if (row >= num_rows || tile >= tiles) continue;
+      if (row >= args.num_rows || tile >= tiles) continue;
       const float* from = all_sums + of_columns * warps_along_depth * sums_floats + i % sums_floats;
       float sum = from[0];
 #pragma unroll

@@ -757,6 +757,40 @@ TEST_F(SessionTest, SupportIsAnsweredWithAReason) {
   expect_contains(text, "NVRTC");
 }
 
+TEST_F(SessionTest, BytesOfATensorNeedNoSession) {
+  const char* const shape =
+      R"({"out_features": 288, "in_features": 288, "groups": 1, "x_format": "bf16_q8a",
+          "y_format": "f32", "w_layout": "packed"})";
+  const auto bytes = [](const char* op, const char* of_shape, const char* sizes, const char* arg) {
+    uint64_t result = 7;
+    EXPECT_OK(kiln_tensor_bytes(op, of_shape, sizes, arg, &result));
+    return result;
+  };
+  EXPECT_EQ(bytes("pack_weights", R"({"format": "e4m3"})", R"({"num_rows":288,"in_features":288})",
+                  "packed"),
+            288u * 320);
+  EXPECT_EQ(bytes("linear_fp8", shape, R"({"num_rows": 3})", "w"), 288u * 320);
+  EXPECT_EQ(bytes("linear_fp8", shape, R"({"num_rows": 3})", "y_f32"), 3u * 288 * 4);
+  EXPECT_EQ(bytes("linear_fp8", shape, R"({"num_rows": 3})", "x_codes"), 0u);  // absent here
+
+  uint64_t none = 7;
+  EXPECT_REFUSED(kiln_tensor_bytes("linear_fp8", shape, nullptr, "w", &none), KILN_INVALID_ARGUMENT,
+                 "the sizes lack \"num_rows\"");
+  EXPECT_EQ(none, 0u);
+  EXPECT_REFUSED(kiln_tensor_bytes("linear_fp8", shape, R"({"num_rows": 3})", "weight", &none),
+                 KILN_NOT_FOUND, "there is no argument \"weight\"; the arguments are x, x_codes");
+  EXPECT_REFUSED(kiln_tensor_bytes("linear", shape, nullptr, "w", &none), KILN_NOT_FOUND,
+                 "there is no op");
+  EXPECT_REFUSED(kiln_tensor_bytes("linear_fp8", "{", nullptr, "w", &none), KILN_INVALID_ARGUMENT,
+                 "shape");
+  EXPECT_REFUSED(kiln_tensor_bytes("linear_fp8", shape, nullptr, "w", nullptr),
+                 KILN_INVALID_ARGUMENT, "bytes is NULL");
+  EXPECT_REFUSED(kiln_tensor_bytes(nullptr, shape, nullptr, "w", &none), KILN_INVALID_ARGUMENT,
+                 "op is NULL");
+  EXPECT_REFUSED(kiln_tensor_bytes("linear_fp8", shape, nullptr, nullptr, &none),
+                 KILN_INVALID_ARGUMENT, "arg is NULL");
+}
+
 TEST_F(SessionTest, TextIsCutToTheBufferAndTerminated) {
   kiln_session* session = open();
   size_t needed = 0;

@@ -1,0 +1,507 @@
+// A linear with E4M3 weights in 32 x 32 blocks (ops.md B6), and the grouped one behind attention
+// (B16):
+//   y[t, g, n] = sum_k x[t, g, k] * w[g, n, k] * 2^(w_scales[g, n / 32, k / 32] - 127)
+// Few rows: stream.cu. Many: prepare_x.cu, tile.cu. Both may split K; then sum_splits.cu follows.
+#include <algorithm>
+#include <numeric>
+
+#include "templates/op.h"
+
+namespace kiln::templates {
+
+extern const Op linear_fp8;
+
+namespace {
+
+constexpr int64_t kScaleBlock = 32;     // rows and columns that share a scale, elements of x too
+constexpr int64_t kChunkElements = 64;  // of K, as in fragments.cuh
+constexpr int64_t kBlockRows = 8;       // of packed weights
+constexpr int64_t kMostRows = int64_t{1} << 20;
+constexpr int64_t kMostFeatures = int64_t{1} << 16;
+constexpr int64_t kMostGroups = 64;
+
+// Stored in problems as names; the numbers are constants of the kernels.
+enum XFormat : int64_t { kBf16Q8a = 0, kCodesQ8a = 1, kBf16 = 2 };
+enum YFormat : int64_t { kYBf16 = 0, kYF32 = 1, kPartialSums = 2 };  // the last: for sum_splits.cu
+enum WLayout : int64_t { kCheckpoint = 0, kPacked = 1 };
+enum SlotOrder : int64_t { kNatural = 0, kPaired = 1 };
+enum XSource : int64_t { kOfCaller = 0, kOfWorkspace = 1 };
+
+int64_t up_to(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
+
+int64_t chunks(const Sizes& s) { return up_to(s["K"], kChunkElements); }
+int64_t weight_rows(const Sizes& s) {
+  return s["G"] * s["N"] / (s["w_layout"] == kPacked ? kBlockRows : 1);
+}
+int64_t weight_row_bytes(const Sizes& s) {
+  return s["w_layout"] == kPacked ? chunks(s) * kBlockRows * kChunkElements : s["K"];
+}
+int64_t scale_rows(const Sizes& s) { return s["G"] * s["N"] / kScaleBlock; }
+int64_t scale_columns(const Sizes& s) { return s["K"] / kScaleBlock; }
+
+void check_fixed(const Sizes& s) {
+  for (const char* symbol : {"N", "K"}) {
+    if (s[symbol] % kScaleBlock == 0) continue;
+    fail(Status::invalid_argument, "linear_fp8: {} must be a multiple of {}, but is {}",
+         linear_fp8.find_size(symbol)->field, kScaleBlock, s[symbol]);
+  }
+}
+
+Cost cost(const Sizes& s) {
+  const auto times = [&](double rows, const char* columns) {
+    return rows * static_cast<double>(s["G"]) * static_cast<double>(s[columns]);
+  };
+  const auto rows = static_cast<double>(s["M"]);
+  const double weights = times(static_cast<double>(s["N"]), "K");
+  return Cost{.cold_read_bytes = weights * (1 + 1.0 / 1024),
+              .warm_read_bytes = times(rows, "K") * (s["x_format"] == kCodesQ8a ? 33.0 / 32 : 2),
+              .write_bytes = times(rows, "N") * (s["y_format"] == kYF32 ? 4 : 2),
+              .mma_fma = rows * weights};
+}
+
+// --- configs
+
+// Tiles of the kernel for many rows, each with the warps that its registers are best shared by.
+struct Tile {
+  int64_t rows, columns;
+  int64_t warps_along_rows, warps_along_columns;
+  int64_t ctas_per_sm;
+
+  int64_t threads() const { return 32 * warps_along_rows * warps_along_columns; }
+};
+constexpr Tile kTiles[] = {
+    {32, 128, 1, 4, 2},  {64, 128, 2, 2, 2},  {128, 128, 2, 2, 2},
+    {128, 256, 2, 4, 1}, {256, 128, 4, 2, 1},
+};
+
+constexpr int64_t kMostStreamRows = 16;  // configs of more rows are of the kernel for many
+constexpr int64_t kStreamColumns = 16;   // of a warp
+
+bool is_stream(const Config& c) { return c["rows"] <= kMostStreamRows; }
+
+const Tile* find_tile(const Config& c) {
+  const auto* found = std::find_if(std::begin(kTiles), std::end(kTiles), [&](const Tile& tile) {
+    return tile.rows == c["rows"] && tile.columns == c["columns"];
+  });
+  return found == std::end(kTiles) ? nullptr : found;
+}
+
+// What a config of the kernel for few rows comes to.
+struct Stream {
+  int64_t rows, warps_along_columns, warps_along_depth, splits, ctas_per_sm;
+  int64_t part_chunks;  // of the longest part of K
+  int64_t ctas;         // of a group and split
+
+  Stream(const Sizes& s, const Config& c, const Gpu& gpu)
+      : rows(c["rows"]),
+        warps_along_columns(c["columns"] / kStreamColumns),
+        warps_along_depth(c["warps_along_depth"]),
+        splits(c["splits"]),
+        ctas_per_sm(c["ctas_per_sm"]),
+        part_chunks(up_to(chunks(s), parts())),
+        ctas(std::min(std::max<int64_t>(gpu.sm_count * ctas_per_sm / (splits * s["G"]), 1),
+                      up_to(s["N"], c["columns"]))) {}
+
+  int64_t parts() const { return splits * warps_along_depth; }
+  int64_t warps() const { return warps_along_columns * warps_along_depth; }
+  int64_t ring_bytes(const Config& c) const {
+    return warps() * c["ahead"] * part_chunks * kStreamColumns * kChunkElements;
+  }
+  int64_t smem_bytes(const Config& c) const {
+    return ring_bytes(c) + warps() * rows * kStreamColumns * 4;
+  }
+};
+
+int64_t smem_bytes(const Sizes& s, const Config& c, const Gpu& gpu) {
+  if (is_stream(c)) return Stream(s, c, gpu).smem_bytes(c);
+  return c["ahead"] * (c["rows"] * kChunkElements * 2 + c["columns"] * kChunkElements);
+}
+
+// Rules of one kernel hold for every config of the other.
+Rule of_stream(std::string why,
+               bool (*keeps)(const Stream&, const Sizes&, const Config&, const Gpu&)) {
+  return {std::move(why), [keeps](const Sizes& s, const Config& c, const Gpu& gpu) {
+            return !is_stream(c) || keeps(Stream(s, c, gpu), s, c, gpu);
+          }};
+}
+Rule of_tile(std::string why, bool (*keeps)(const Tile&, const Sizes&, const Config&, const Gpu&)) {
+  return {std::move(why), [keeps](const Sizes& s, const Config& c, const Gpu& gpu) {
+            return find_tile(c) == nullptr || keeps(*find_tile(c), s, c, gpu);
+          }};
+}
+
+std::vector<Rule> rules() {
+  return {
+      {"the kernel for many rows has no tile of these rows and columns, or it is for another "
+       "number "
+       "of CTAs an SM",
+       [](const Sizes&, const Config& c, const Gpu&) {
+         if (is_stream(c)) return true;
+         const Tile* tile = find_tile(c);
+         return tile != nullptr && c["ctas_per_sm"] == tile->ctas_per_sm;
+       }},
+      {"only the kernel for few rows has warps along K, and less than four of them would hold too "
+       "much of x",
+       [](const Sizes&, const Config& c, const Gpu&) {
+         return is_stream(c) == (c["warps_along_depth"] >= 4);
+       }},
+      of_tile("two slots leave no copy under way, four are for short tiles",
+              [](const Tile& tile, const Sizes&, const Config& c, const Gpu&) {
+                return c["ahead"] == (tile.rows <= 32 ? 4 : tile.rows <= 128 ? 3 : 2);
+              }),
+      of_tile("splits are for tiles too few to keep the SMs busy",
+              [](const Tile& tile, const Sizes& s, const Config& c, const Gpu& gpu) {
+                const int64_t tiles = up_to(s["N"], tile.columns) * s["G"];
+                return c["splits"] == 1 ||
+                       (tile.rows * tile.columns <= 128 * 128 && tiles < 2 * gpu.sm_count &&
+                        tiles * c["splits"] <= 3 * gpu.sm_count);
+              }),
+      of_tile("a split would be shorter than four chunks of 64",
+              [](const Tile&, const Sizes& s, const Config& c, const Gpu&) {
+                return c["splits"] == 1 || chunks(s) >= 4 * c["splits"];
+              }),
+      of_stream("a CTA would have more than 16 warps, or less than eight",
+                [](const Stream& stream, const Sizes&, const Config&, const Gpu&) {
+                  return stream.warps() >= 8 && stream.warps() <= 16;
+                }),
+      of_stream("parts of K would differ too much",
+                [](const Stream& stream, const Sizes& s, const Config&, const Gpu&) {
+                  return 5 * stream.part_chunks * stream.parts() <= 6 * chunks(s);
+                }),
+      of_stream("a lane takes the scales of 16 chunks at most",
+                [](const Stream& stream, const Sizes&, const Config&, const Gpu&) {
+                  return stream.part_chunks <= 16;
+                }),
+      of_stream("x of a thread would not fit its registers",
+                [](const Stream& stream, const Sizes&, const Config&, const Gpu& gpu) {
+                  constexpr int64_t kOther = 64;
+                  const int64_t registers =
+                      gpu.registers_per_sm / (32 * stream.warps() * stream.ctas_per_sm);
+                  return stream.part_chunks * stream.rows + kOther <=
+                         std::min<int64_t>(registers, gpu.max_registers_per_thread + 1);
+                }),
+      of_stream("too few bytes would be under way, or more than help",
+                [](const Stream& stream, const Sizes&, const Config& c, const Gpu& gpu) {
+                  // DRAM answers after about 0.7 us.
+                  constexpr double kLeastNs = 1700, kMostNs = 4500;
+                  const double bytes_per_ns = gpu.dram_gb_per_s / gpu.sm_count;
+                  const auto of_sm = static_cast<double>(stream.ctas_per_sm * stream.ring_bytes(c));
+                  const bool is_least = c["ahead"] == 1 && stream.ctas_per_sm == 1;
+                  return of_sm >= kLeastNs * bytes_per_ns &&
+                         (is_least || of_sm <= kMostNs * bytes_per_ns);
+                }),
+      of_stream("splits are for outputs too narrow to keep the SMs busy, or x too long to be held",
+                [](const Stream& stream, const Sizes& s, const Config& c, const Gpu& gpu) {
+                  return stream.splits == 1 || (stream.splits == 2 && chunks(s) >= 96) ||
+                         (stream.splits == 4 && chunks(s) >= 192) ||
+                         (stream.splits == 2 &&
+                          up_to(s["N"], c["columns"]) * s["G"] < gpu.sm_count);
+                }),
+      of_stream("more than half of the SMs would be without work",
+                [](const Stream& stream, const Sizes& s, const Config&, const Gpu& gpu) {
+                  return 2 * stream.ctas * stream.splits * s["G"] >= gpu.sm_count;
+                }),
+      {"the CTAs of an SM would want more shared memory than it has",
+       [](const Sizes& s, const Config& c, const Gpu& gpu) {
+         const int64_t bytes = smem_bytes(s, c, gpu);
+         const int64_t ctas = is_stream(c) ? c["ctas_per_sm"] : 1;
+         return bytes <= gpu.smem_per_cta_optin_bytes &&
+                ctas * (bytes + gpu.smem_reserved_per_cta_bytes) <= gpu.smem_per_sm_bytes;
+       }},
+  };
+}
+
+Space space(const Sizes&, const Gpu&) {
+  Space space;
+  space.axes = {
+      {"rows",
+       {8, 16, 32, 64, 128, 256},
+       "rows of y that a CTA computes at once; 8 and 16: weights stream past x in registers"},
+      {"columns", {16, 32, 64, 128, 256}, "columns of y that a CTA computes at once"},
+      {"warps_along_depth", {1, 4, 8, 10, 16}, "warps of a CTA that share a part of K"},
+      {"splits", {1, 2, 3, 4, 8}, "CTAs that share K; a second kernel adds their sums"},
+      {"ahead", {1, 2, 3, 4}, "steps whose copies are under way"},
+      {"ctas_per_sm", {1, 2}, "CTAs of an SM that the registers are cut for"},
+  };
+  space.rules = rules();
+  return space;
+}
+
+Config default_config(const Sizes&) {
+  return {{"rows", 64},  {"columns", 128}, {"warps_along_depth", 1},
+          {"splits", 1}, {"ahead", 3},     {"ctas_per_sm", 2}};
+}
+
+// --- plan
+
+jit::Constant constant(std::string name, int64_t value) {
+  return {std::move(name), "int", std::to_string(value)};
+}
+
+using Constants = std::vector<jit::Constant>;
+
+KernelLaunch kernel(std::string file, std::string entry, Constants constants,
+                    const Constants& own) {
+  KernelLaunch launch{.file = std::move(file), .entry = std::move(entry)};
+  launch.constants = std::move(constants);
+  launch.constants.insert(launch.constants.end(), own.begin(), own.end());
+  return launch;
+}
+
+// CTAs of `of_cta` units when every row of y or x has `of_row`: at least ceil(M * of_row / of_cta).
+Extent grid_over_rows(int64_t of_row, int64_t of_cta) {
+  const int64_t common = std::gcd(of_row, of_cta);
+  return {.scale = of_row / common, .terms = {{.symbol = "M", .divisor = of_cta / common}}};
+}
+
+LaunchPlan plan(const Sizes& s, const Config& c, const Gpu& gpu) {
+  const bool streams = is_stream(c);
+  const int64_t splits = c["splits"];
+  const bool x_is_prepared = !streams && s["x_format"] != kBf16;
+  // The checkpoint's layout decodes cheaper in paired order, which needs someone to order x.
+  const int64_t order = s["w_layout"] == kPacked || s["x_format"] == kBf16 ? kNatural : kPaired;
+  const Constants problem{constant("columns", s["N"]),
+                          constant("depth", s["K"]),
+                          constant("groups", s["G"]),
+                          constant("weight_layout", s["w_layout"]),
+                          constant("slot_order", order),
+                          constant("x_format", s["x_format"]),
+                          constant("x_source", x_is_prepared ? kOfWorkspace : kOfCaller),
+                          constant("splits", splits)};
+  const int64_t output = splits > 1 ? int64_t{kPartialSums} : s["y_format"];
+  LaunchPlan plan;
+
+  if (x_is_prepared) {
+    constexpr int64_t kThreads = 256, kPieces = 2, kElements = 8;  // of a piece
+    KernelLaunch prepare = kernel("prepare_x.cu", "linear_fp8_prepare_x", problem,
+                                  {constant("threads", kThreads), constant("pieces", kPieces)});
+    prepare.grid_x = grid_over_rows(s["G"] * s["K"] / kElements, kThreads * kPieces);
+    prepare.threads = kThreads;
+    prepare.instructions_per_thread = 60 + 125 * kPieces;
+    plan.kernels.push_back(std::move(prepare));
+  }
+
+  if (streams) {
+    const Stream stream(s, c, gpu);
+    KernelLaunch main = kernel(
+        "stream.cu", "linear_fp8_stream", problem,
+        {constant("ctas", stream.ctas), constant("warps_along_columns", stream.warps_along_columns),
+         constant("warps_along_depth", stream.warps_along_depth),
+         constant("row_blocks", stream.rows / 8), constant("passes_ahead", c["ahead"]),
+         constant("min_ctas_per_sm", stream.ctas_per_sm), constant("output", output)});
+    main.grid_x = {.scale = stream.ctas * splits * s["G"],
+                   .terms = {{.symbol = "M", .divisor = stream.rows}}};
+    main.threads = static_cast<int>(32 * stream.warps());
+    main.dynamic_smem_bytes = smem_bytes(s, c, gpu);
+    plan.kernels.push_back(std::move(main));
+  } else {
+    constexpr int64_t kBandRows = 8;
+    const Tile& tile = *find_tile(c);
+    KernelLaunch main = kernel(
+        "tile.cu", "linear_fp8_tile", problem,
+        {constant("tile_rows", tile.rows), constant("tile_columns", tile.columns),
+         constant("warps_along_rows", tile.warps_along_rows),
+         constant("warps_along_columns", tile.warps_along_columns), constant("stages", c["ahead"]),
+         constant("band_rows", kBandRows), constant("scale_factors", 2),
+         constant("min_ctas_per_sm", tile.ctas_per_sm), constant("output", output)});
+    main.grid_x = {.scale = up_to(s["N"], tile.columns) * s["G"] * splits,
+                   .terms = {{.symbol = "M", .divisor = tile.rows}}};
+    main.threads = static_cast<int>(tile.threads());
+    main.dynamic_smem_bytes = smem_bytes(s, c, gpu);
+    plan.kernels.push_back(std::move(main));
+  }
+
+  if (splits > 1) {
+    constexpr int64_t kThreads = 128, kElements = 4;  // of a thread
+    KernelLaunch sum = kernel("sum_splits.cu", "linear_fp8_sum_splits", problem,
+                              {constant("threads", kThreads), constant("output", s["y_format"])});
+    sum.grid_x = grid_over_rows(s["G"] * s["N"] / kElements, kThreads);
+    sum.threads = kThreads;
+    sum.instructions_per_thread = 60 + static_cast<double>(10 * splits);
+    plan.kernels.push_back(std::move(sum));
+  }
+
+  const int64_t prepared_bytes = x_is_prepared ? 2 * s["G"] * s["K"] : 0;
+  const int64_t partial_bytes = splits > 1 ? 4 * splits * s["G"] * s["N"] : 0;
+  if (prepared_bytes + partial_bytes > 0)
+    plan.workspace_bytes = {.scale = prepared_bytes + partial_bytes, .terms = {{"M"}}};
+
+  // Chunks of 64 are added in ascending order within a part of K, then the parts are.
+  const int64_t in_cta = streams ? c["warps_along_depth"] : 1;
+  plan.reduction_signature = splits > 1 && in_cta > 1
+                                 ? fmt::format("K in {} times {} parts", splits, in_cta)
+                                 : fmt::format("K in {} parts", splits * in_cta);
+  return plan;
+}
+
+ModelHints model(const Sizes& s, const Config& c) {
+  const auto bytes = [](int64_t count, int64_t threads) {
+    return static_cast<double>(count) / static_cast<double>(threads);
+  };
+  if (is_stream(c)) {
+    const int64_t warps = c["columns"] / kStreamColumns * c["warps_along_depth"];
+    const int64_t part = up_to(chunks(s), c["splits"] * c["warps_along_depth"]);
+    constexpr int64_t kSms = 108;  // the launch knows the number, this does not
+    const int64_t passes =
+        up_to(s["N"] * s["G"] * c["splits"], kSms * c["ctas_per_sm"] * c["columns"]);
+    const int64_t instructions = 300 + part * 80 + passes * (80 + part * (70 + c["rows"]));
+    return ModelHints{.bytes_in_flight_per_thread = bytes(c["ahead"] * part * 1024, 32),
+                      .instructions_per_thread = static_cast<double>(instructions),
+                      .dependent_loads = 3 + static_cast<double>(warps) / 16};
+  }
+  const Tile& tile = *find_tile(c);
+  const int64_t warps = tile.threads() / 32;
+  const int64_t steps = up_to(chunks(s), c["splits"]);
+  // Of a warp and a chunk: mma, and for every 32 x 16 block of weights what decodes it.
+  const int64_t of_tile = tile.rows * tile.columns / warps;
+  const int64_t instructions = 40 + of_tile / 32 + tile.columns / tile.warps_along_columns * 5;
+  return ModelHints{
+      .bytes_in_flight_per_thread =
+          bytes((c["ahead"] - 1) * (tile.rows * 128 + tile.columns * 64), tile.threads()),
+      .instructions_per_thread = 400 + static_cast<double>(steps * instructions),
+      .dependent_loads = 3 + static_cast<double>(steps) / static_cast<double>(4 * c["ahead"])};
+}
+
+// --- the model's linears, in the layout that is fastest
+
+std::vector<Sizes> model_shapes(int tensor_parallel) {
+  const auto linear = [](int64_t out_features, int64_t in_features, int64_t groups = 1,
+                         XFormat x_format = kBf16Q8a) {
+    return Sizes{{"N", out_features},    {"K", in_features},   {"G", groups},
+                 {"x_format", x_format}, {"y_format", kYBf16}, {"w_layout", kPacked}};
+  };
+  const int64_t ranks = tensor_parallel;
+  return {
+      linear(2304 / ranks, 5120),            // shared experts w1, w3
+      linear(5120, 2304 / ranks),            // and w2
+      linear(4096, 1280),                    // indexer wq_b
+      linear(1280 + 512, 5120),              // wq_a and wkv
+      linear(32768 / ranks, 1280),           // wq_b
+      linear(1024, 4096, 8 / ranks, kBf16),  // wo_a
+      linear(5120, 8192 / ranks),            // wo_b
+      linear(25600, 6144),                   // engram wkv
+      linear(5120, 15360),                   // draft main_proj
+  };
+}
+
+Arg vectors(Arg arg, int64_t stride_multiple) {  // read or written 16 bytes at a time
+  arg.align_bytes = 16;
+  arg.stride_multiple = stride_multiple;
+  return arg;
+}
+
+Arg cold(Arg arg) {
+  arg.memory = Memory::cold;
+  return arg;
+}
+
+Arg bytes(Arg arg) {  // read one at a time
+  arg.align_bytes = 1;
+  return arg;
+}
+
+Arg only_in(std::string symbol, std::vector<int64_t> values, Arg arg) {
+  arg.only_in = {.symbol = std::move(symbol), .values = std::move(values)};
+  return arg;
+}
+
+Arg to_within(Arg arg, double bound) {
+  arg.tolerance = Tolerance{Tolerance::Kind::relative_rms, bound};
+  return arg;
+}
+
+}  // namespace
+
+const Op linear_fp8{
+    .name = "linear_fp8",
+    .version = 1,
+    .summary =
+        "Multiplies rows of activations by E4M3 weights that have a UE8M0 scale for each block of "
+        "32 x 32.",
+    .doc =
+        "For each row t, group g and column n of y:\n"
+        "  y[t, g, n] = sum_k x[t, g, k] * w[g, n, k] * 2^(w_scales[g, n / 32, k / 32] - 127)\n"
+        "Sums are fp32, rounded once to the type of y. There is no bias. Groups are linears of one "
+        "shape, each with its own part of x and y (wo_a; else groups is 1); their weights follow "
+        "one another.\n"
+        "x_format says what multiplies the weights: \"bf16_q8a\": x quantised by groups of 32 "
+        "along "
+        "in_features, as act_quant does with q8a, the form the model was trained with; "
+        "\"codes_q8a\": E4M3 codes times 2^(scale - 127), so that several linears share one "
+        "act_quant; \"bf16\": x as it is.\n"
+        "w_layout is \"checkpoint\", [groups * out_features, in_features], or \"packed\", what "
+        "pack_weights makes of it; nothing can check that. The rows of w and "
+        "w_scales are dense. A shape is served as it is: nothing has to be padded to a tile.\n"
+        "Decoded weights and activations are exact bf16 numbers for scales of 2^-124 to 2^119. "
+        "Beyond these they are rounded once to bf16 and may be infinite; scale byte 0 is 2^-127. A "
+        "weight scale of 255 is undefined: no writer stores one, and it spoils only its 32 "
+        "columns. "
+        "The weight codes 0x7f and 0xff read as 480 and -480. An infinity or a NaN in x, its codes "
+        "or its scales (255) makes its row of the group NaN or infinite, and so does a sum beyond "
+        "fp32. A row of zeros gives zeros.\n"
+        "The bits of a row depend on the shape and the kernels, not on the other rows; kernels of "
+        "one reduction signature agree to the bit.",
+    .source = "ops.md B6, B4, B16.3, (f)3",
+    .sizes =
+        {
+            stepped(fixed("N", "out_features", "columns of y of a group; a multiple of 32",
+                          kScaleBlock, kMostFeatures),
+                    "column"),
+            stepped(fixed("K", "in_features", "elements of a row of x; a multiple of 32",
+                          kScaleBlock, kMostFeatures),
+                    "element"),
+            stepped(fixed("G", "groups", "linears side by side", 1, kMostGroups), "group"),
+            fixed("x_format", "x_format", "what of x is multiplied",
+                  {{"bf16_q8a", kBf16Q8a}, {"codes_q8a", kCodesQ8a}, {"bf16", kBf16}}),
+            fixed("y_format", "y_format", "type of the result", {{"bf16", kYBf16}, {"f32", kYF32}}),
+            fixed("w_layout", "w_layout", "order of the bytes of w",
+                  {{"checkpoint", kCheckpoint}, {"packed", kPacked}}),
+            stepped(dynamic("M", "num_rows", "rows of x and y", 0, kMostRows), "row"),
+            derived("x_groups", "group of 32", scale_columns),
+            derived("w_rows", "row", weight_rows),
+            derived("w_row_bytes", "byte of a row", weight_row_bytes),
+            derived("scale_rows", "row of blocks", scale_rows),
+            derived("scale_columns", "block", scale_columns),
+        },
+    .args =
+        {
+            only_in("x_format", {kBf16Q8a, kBf16},
+                    vectors(in("x", DType::bf16, "M G K", "activations"), 8)),
+            only_in("x_format", {kCodesQ8a},
+                    vectors(in("x_codes", DType::u8, "M G K", "E4M3 codes of act_quant"), 16)),
+            only_in("x_format", {kCodesQ8a},
+                    bytes(in("x_scales", DType::u8, "M G x_groups", "their UE8M0 scales"))),
+            cold(vectors(in("w", DType::u8, "w_rows w_row_bytes",
+                            "E4M3 codes; checkpoint: [groups * out_features, in_features]; packed: "
+                            "[groups * out_features / 8, ceil(in_features / 64) * 512]"),
+                         1)),
+            cold(bytes(in("w_scales", DType::u8, "scale_rows scale_columns",
+                          "UE8M0, [groups * out_features / 32, in_features / 32]"))),
+            only_in("y_format", {kYBf16}, vectors(out("y", DType::bf16, "M G N", "result"), 8)),
+            only_in("y_format", {kYF32},
+                    to_within(vectors(out("y_f32", DType::f32, "M G N", "result"), 4), 1e-4)),
+        },
+    .requirements =
+        {
+            {.small = {.terms = {{"w_stride"}}},
+             .big = {.terms = {{"w_row_bytes"}}},
+             .sentence = "rows of w are dense: w_stride is the bytes of a row, no more"},
+            {.small = {.terms = {{"w_scales_stride"}}},
+             .big = {.terms = {{"scale_columns"}}},
+             .sentence =
+                 "rows of w_scales are dense: w_scales_stride is in_features / 32, no more"},
+        },
+    // A block of 8 rows ends between the first two, one of 16 rows near the next.
+    .buckets = {{"M", {1, 4, 16, 32, 64, 256, 1024, 4096}}},
+    .has_workspace = true,
+    .tolerance = {Tolerance::Kind::relative_rms, 1.0 / 256},
+    .model_shapes = model_shapes,
+    .check_fixed = check_fixed,
+    .cost = cost,
+    .space = space,
+    .default_config = default_config,
+    .plan = plan,
+    .model = model,
+};
+
+}  // namespace kiln::templates
