@@ -1,15 +1,8 @@
 // sparse_mla_decode on the simulator: planted mistakes are found by verification; what its bits may
 // depend on and what not.
-#include <gtest/gtest.h>
-
 #include <cmath>
-#include <cstring>
-#include <optional>
 
-#include "runtime/device.h"
-#include "templates/kit.h"
-#include "tuner/binaries.h"
-#include "tuner/trial.h"
+#include "tests/sim/op_on_simulator.h"
 
 namespace kiln {
 namespace {
@@ -18,26 +11,11 @@ using templates::Case;
 using templates::Config;
 using templates::Sizes;
 
-constexpr const char* kDevice = "sim:a100-sxm4-80gb";
-
-// A mistake: `right` of a file of the op becomes `wrong`.
-struct Mutant {
-  std::string name, file, right, wrong;
-};
-
-class SparseMlaDecodeOnSimulator : public testing::Test {
+class SparseMlaDecodeOnSimulator : public OpOnSimulator {
  protected:
-  SparseMlaDecodeOnSimulator() : device_(runtime::Device::open(kDevice)) {
-    std::map<std::string, jit::Binary> tools;
-    for (const auto& [entry, binary] : binaries_.tools(gpu().arch())) tools[entry] = *binary;
-    tools_.emplace(*device_, tools, int64_t{1} << 30);
-  }
+  SparseMlaDecodeOnSimulator() : OpOnSimulator("sparse_mla_decode") {}
 
-  const templates::Op& op() const { return templates::require_op("sparse_mla_decode"); }
-  const templates::Kit& kit() const { return templates::require_kit(op()); }
-  const Gpu& gpu() const { return device_->info().gpu; }
-
-  Sizes shape(int64_t heads, int64_t window, int64_t compressed) const {
+  static Sizes shape(int64_t heads, int64_t window, int64_t compressed) {
     return {{"H", heads},
             {"window_format", window},
             {"compressed_format", compressed},
@@ -46,70 +24,7 @@ class SparseMlaDecodeOnSimulator : public testing::Test {
   }
 
   Config config(const Sizes& fixed_sizes, const Config& changes) const {
-    const Config all = op().default_config(fixed_sizes).merged(changes);
-    return templates::parse_config(op(), fixed_sizes, gpu(), templates::config_json(all));
-  }
-
-  tuner::RunnableKernel loaded(const jit::KernelSource& source,
-                               const templates::KernelLaunch& launch, const Sizes& fixed_sizes,
-                               const std::string& what) {
-    const tuner::BinaryPtr binary =
-        binaries_.get(source, gpu().arch(), templates::compile_options(launch));
-    const runtime::LoadedKernel kernel =
-        device_->load(*binary, launch.threads, launch.dynamic_smem_bytes);
-    device_->describe(kernel, {&op(), fixed_sizes, what});
-    return {launch.entry, kernel, launch.grid_x, launch.grid_y, launch.grid_z};
-  }
-
-  tuner::RunnablePlan plan(const Sizes& fixed_sizes, const Config& with,
-                           const Mutant* mutant = nullptr) {
-    const templates::LaunchPlan launches = op().plan(fixed_sizes, with, gpu());
-    tuner::RunnablePlan runnable;
-    runnable.workspace_bytes = launches.workspace_bytes;
-    for (const templates::KernelLaunch& launch : launches.kernels) {
-      jit::KernelSource source = templates::kernel_source(op(), launch);
-      if (mutant != nullptr) {
-        change(source.main, *mutant);
-        for (jit::SourceFile& header : source.headers) change(header, *mutant);
-      }
-      runnable.kernels.push_back(
-          loaded(source, launch, fixed_sizes, templates::config_json(with).dump()));
-    }
-    return runnable;
-  }
-
-  tuner::RunnablePlan oracle(const Sizes& fixed_sizes) {
-    const templates::KernelLaunch launch = kit().oracle(fixed_sizes);
-    tuner::RunnablePlan runnable;
-    runnable.kernels.push_back(
-        loaded(templates::kernel_source(op(), launch), launch, fixed_sizes, "the oracle"));
-    return runnable;
-  }
-
-  std::unique_ptr<tuner::PreparedCase> prepared(const Case& c) {
-    auto prepared_case = std::make_unique<tuner::PreparedCase>(
-        *tools_, kit(), c, tuner::PreparedCase::Alignment::natural);
-    prepared_case->prove_oracle(oracle(c.sizes));
-    return prepared_case;
-  }
-
-  Case case_named(const std::string& name, const Sizes& fixed_sizes) const {
-    for (const Case& c : kit().verify_cases(fixed_sizes, {{"T", 1}})) {
-      if (c.name == name) return c;
-    }
-    ADD_FAILURE() << "no case is named " << name;
-    return {};
-  }
-
-  // Elements of a dense output, as bits.
-  template <class T>
-  static std::vector<T> elements(const tuner::PreparedCase& c, const std::string& arg,
-                                 int64_t count) {
-    constexpr size_t kGuardBytes = 4096;  // before the first element
-    const std::vector<std::byte> bytes = c.outputs().at(arg);
-    std::vector<T> values(static_cast<size_t>(count));
-    std::memcpy(values.data(), bytes.data() + kGuardBytes, values.size() * sizeof(T));
-    return values;
+    return op().default_config(fixed_sizes).merged(changes);
   }
 
   static double value(uint16_t bits) {
@@ -118,19 +33,6 @@ class SparseMlaDecodeOnSimulator : public testing::Test {
     std::memcpy(&result, &wide, sizeof(result));
     return result;
   }
-
- private:
-  static void change(jit::SourceFile& file, const Mutant& mutant) {
-    if (!file.path.ends_with("sparse_mla_decode/" + mutant.file)) return;
-    const size_t at = file.text.find(mutant.right);
-    ASSERT_NE(at, std::string::npos) << mutant.name << ": " << mutant.file << " has changed";
-    file.text.replace(at, mutant.right.size(), mutant.wrong);
-  }
-
-  const std::unique_ptr<cache::Store> store_ = cache::Store::open({.path = ":memory:"});
-  tuner::Binaries binaries_{*store_};
-  const std::unique_ptr<runtime::Device> device_;
-  std::optional<tuner::DeviceTools> tools_;
 };
 
 TEST_F(SparseMlaDecodeOnSimulator, PlantedMistakesAreRejected) {
