@@ -40,16 +40,19 @@ __device__ __forceinline__ uint4 load_16_if(const u8* from, bool is_wanted) {
   return value;
 }
 
-// Elements 16 q .. 16 q + 15 of a chunk of a row as they lie in memory; zeros beyond the rows and
-// beyond K. Codes take half of the registers, their scale byte the sixth.
-__device__ __forceinline__ void load_row_chunk(u32 (&x)[8], const Args& args, int row, int group,
-                                               int chunk, bool is_wanted) {
-  const int element = chunk * chunk_elements + lane_id() % 4 * 16;
-  const bool is_there = is_wanted && row < args.num_rows && element < depth;
+// Elements 16 q .. 16 q + 15 of a chunk of a row as they lie in memory; zeros beyond K. Codes take
+// half of the registers, their scale byte the sixth. Rows and chunks that do not exist must not be
+// asked for: callers repeat one that does and drop the result.
+__device__ __forceinline__ void load_row_chunk(u32 (&x)[8], const Args& args, i64 row, int group,
+                                               int chunk, int q) {
+  const int element = chunk * chunk_elements + q * 16;
+  const bool is_there = depth % chunk_elements == 0 || element < depth;
+  const auto load = [&](const u8* from) {
+    return depth % chunk_elements == 0 ? load_16(from) : load_16_if(from, is_there);
+  };
   if constexpr (x_format == x_codes_q8a) {
-    const uint4 codes = load_16_if(args.x_codes + row * args.x_codes_stride0 +
-                                       group * args.x_codes_stride1 + element,
-                                   is_there);
+    const uint4 codes = load(args.x_codes + row * args.x_codes_stride0 +
+                             group * args.x_codes_stride1 + element);
     x[0] = codes.x, x[1] = codes.y, x[2] = codes.z, x[3] = codes.w;
     x[4] = is_there ? args.x_scales[row * args.x_scales_stride0 + group * args.x_scales_stride1 +
                                     element / 32]
@@ -57,8 +60,8 @@ __device__ __forceinline__ void load_row_chunk(u32 (&x)[8], const Args& args, in
   } else {
     const u8* from = reinterpret_cast<const u8*>(args.x + row * args.x_stride0 +
                                                  group * args.x_stride1 + element);
-    const uint4 first = load_16_if(from, is_there);
-    const uint4 second = load_16_if(from + 16, is_there);
+    const uint4 first = load(from);
+    const uint4 second = load(from + 16);
     x[0] = first.x, x[1] = first.y, x[2] = first.z, x[3] = first.w;
     x[4] = second.x, x[5] = second.y, x[6] = second.z, x[7] = second.w;
   }
