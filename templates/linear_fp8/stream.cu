@@ -2,17 +2,18 @@
 // weights stream once through CTAs that stay, each lane copying ahead what it will multiply.
 // grid  (ctas * splits * groups * blocks of `rows` rows)
 // block (32 * warps_along_columns * warps_along_depth)
-// shared: per warp a ring of `passes_ahead` passes of chunks; with rows < 8 per warp its part of x;
-//         then two sets of the warps' partial sums (one if there is but one pass)
+// shared: per warp a ring of `passes_ahead` passes of chunks; per warp its part of x with rows < 8, or
+//         the `shared_chunks` last chunks of it; then two sets of the warps' partial sums (one if there
+//         is but one pass)
 //
 // The weights are the 16-row operand of the mma and x is the 8-column one. A warp owns a part of K
-// for good: it reads and quantises its part of x once into registers, then goes from one tile of
-// columns of y to the next. The warps that share a tile add their sums in the order of K, while
+// for good: it reads and quantises its part of x once into registers (of many rows and a long part some
+// chunks into shared memory), then goes from one tile of columns of y to the next. The warps that share a tile add their sums in the order of K, while
 // they already multiply the next tile.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, depth, groups, ctas, warps_along_columns, warps_along_depth,
-                             // rows, column_blocks, passes_ahead, splits, weight_layout, slot_order,
-                             // x_format, output, min_ctas_per_sm
+                             // rows, column_blocks, shared_chunks, x_is_first, passes_ahead, splits,
+                             // weight_layout, slot_order, x_format, output, min_ctas_per_sm
 #include "templates/common/mma.cuh"
 #include "templates/common/quantise.cuh"
 #include "templates/common/types.cuh"
@@ -33,10 +34,12 @@ constexpr int passes = (tiles + tile_step - 1) / tile_step;
 constexpr int chunk_bytes = tile_columns * chunk_elements;
 constexpr int ring_chunks = passes_ahead * part_chunks;
 constexpr int ring_bytes = ring_chunks * chunk_bytes;                        // of a warp
-constexpr int x_bytes = rows < 8 ? rows * part_chunks * chunk_elements * 2 : 0;  // of a warp
+constexpr int x_bytes =
+    rows * (rows < 8 ? part_chunks : shared_chunks) * chunk_elements * 2;  // of a warp
+constexpr int own_pieces = (part_chunks - shared_chunks) * row_blocks;
 static_assert(column_blocks == 1 || column_blocks == 2);
 static_assert(columns % tile_columns == 0 && 2 * part_chunks <= warp_lanes);
-static_assert(rows < 8 || rows % 8 == 0);
+static_assert(rows < 8 ? shared_chunks == 0 : rows % 8 == 0);
 
 // Copies a warp's weights into its ring: lane by lane what the lane itself will multiply.
 class WeightStream {
@@ -90,60 +93,74 @@ class WeightStream {
 };
 
 using Sums = float[column_blocks][row_blocks][4];
-using XPart = u32[part_chunks][row_blocks][8];  // two registers for each of the four mma of a chunk
+using XPart = u32[own_pieces][8];  // [chunk][block of rows]: two registers for each of the four mma
 
-// Reads and quantises a warp's part of x: lane 4 g + q holds row g's elements 16 q .. of each chunk.
-// Rows beyond the last repeat it, a chunk beyond the part repeats the one before: neither is used.
-__device__ __forceinline__ void read_x(XPart& x, const Args& args, i64 first_row, int group,
-                                       int first_chunk, int own_chunks, u8* exchange) {
+__device__ __forceinline__ void store_piece(u8* to, int step, const u32 (&piece)[8]) {
+  reinterpret_cast<uint4*>(to)[0] = {piece[0], piece[1], piece[2], piece[3]};
+  reinterpret_cast<uint4*>(to + step)[0] = {piece[4], piece[5], piece[6], piece[7]};
+}
+__device__ __forceinline__ void load_piece(u32 (&piece)[8], const u8* from, int step) {
+  const uint4 first = reinterpret_cast<const uint4*>(from)[0];
+  const uint4 second = reinterpret_cast<const uint4*>(from + step)[0];
+  piece[0] = first.x, piece[1] = first.y, piece[2] = first.z, piece[3] = first.w;
+  piece[4] = second.x, piece[5] = second.y, piece[6] = second.z, piece[7] = second.w;
+}
+
+// Pieces that a lane prepares for shared memory. Few rows leave most lanes without one: then the warp
+// deals all pieces of its part out among its lanes, [row][chunk][q].
+constexpr int dealt_pieces = rows * part_chunks * 4;
+constexpr int shared_pieces = rows < 8 ? (dealt_pieces + warp_lanes - 1) / warp_lanes
+                                       : shared_chunks * row_blocks;
+using SharedPieces = u32[shared_pieces == 0 ? 1 : shared_pieces][8];
+constexpr int half_piece_bytes = warp_lanes * 16;  // of a piece of shared chunks: 16 bytes of all lanes
+
+// Reads a warp's part of x: lane 4 g + q gets row g's elements 16 q .. of each chunk. Rows beyond the
+// last repeat it, a chunk beyond the part repeats the one before: neither is used.
+__device__ __forceinline__ void load_x(XPart& x, SharedPieces& shared, const Args& args,
+                                       i64 first_row, int group, int first_chunk, int own_chunks) {
   const int lane = lane_id();
-  const i64 last_row = args.num_rows - 1;
-  if constexpr (rows >= 8) {
+  const auto load = [&](u32(&piece)[8], i64 row, int chunk) {
+    load_row_chunk(piece, args, min(first_row + row, args.num_rows - 1), group,
+                   first_chunk + (parts_are_equal ? chunk : min(chunk, own_chunks - 1)), lane % 4);
+  };
+  if constexpr (rows < 8) {
 #pragma unroll
-    for (int j = 0; j < part_chunks; ++j) {
-#pragma unroll
-      for (int r = 0; r < row_blocks; ++r)
-        load_row_chunk(x[j][r], args, min(first_row + 8 * r + lane / 4, last_row), group,
-                       first_chunk + (parts_are_equal ? j : min(j, own_chunks - 1)), lane % 4);
-    }
-#pragma unroll
-    for (int j = 0; j < part_chunks; ++j) {
-#pragma unroll
-      for (int r = 0; r < row_blocks; ++r) prepare_row_chunk(x[j][r]);
+    for (int i = 0; i < shared_pieces; ++i) {
+      const int piece = min(i * warp_lanes + lane, dealt_pieces - 4 + lane % 4);
+      load(shared[i], piece / (4 * part_chunks), piece / 4 % part_chunks);
     }
   } else {
-    // Few rows leave most lanes without one: the warp deals their pieces of 16 elements out among
-    // all lanes and passes them on through shared memory, [row][chunk][q].
-    constexpr int pieces = rows * part_chunks * 4;
-    constexpr int rounds = (pieces + warp_lanes - 1) / warp_lanes;
-    u32 own[rounds][8];
 #pragma unroll
-    for (int i = 0; i < rounds; ++i) {
-      const int piece = min(i * warp_lanes + lane, pieces - 4 + lane % 4);
-      const int chunk = piece / 4 % part_chunks;
-      load_row_chunk(own[i], args, min(first_row + piece / (4 * part_chunks), last_row), group,
-                     first_chunk + min(chunk, own_chunks - 1), lane % 4);
-    }
+    for (int i = 0; i < shared_pieces; ++i)
+      load(shared[i], (own_pieces + i) % row_blocks * 8 + lane / 4, (own_pieces + i) / row_blocks);
 #pragma unroll
-    for (int i = 0; i < rounds; ++i) {
-      prepare_row_chunk(own[i]);
-      if (i * warp_lanes + lane < pieces) {
-        uint4* to = reinterpret_cast<uint4*>(exchange + (i * warp_lanes + lane) * 32);
-        to[0] = {own[i][0], own[i][1], own[i][2], own[i][3]};
-        to[1] = {own[i][4], own[i][5], own[i][6], own[i][7]};
-      }
+    for (int i = 0; i < own_pieces; ++i)
+      load(x[i], i % row_blocks * 8 + lane / 4, i / row_blocks);
+  }
+}
+
+// Quantises what load_x brought and puts it where multiply_pass expects it.
+__device__ __forceinline__ void prepare_x(XPart& x, SharedPieces& shared, u8* shared_x) {
+  const int lane = lane_id();
+  if constexpr (shared_pieces > 0) {
+    prepare_pieces(shared);
+#pragma unroll
+    for (int i = 0; i < shared_pieces; ++i) {
+      if constexpr (rows >= 8)
+        store_piece(shared_x + i * 2 * half_piece_bytes + lane * 16, half_piece_bytes, shared[i]);
+      else if (i * warp_lanes + lane < dealt_pieces)
+        store_piece(shared_x + (i * warp_lanes + lane) * 32, 16, shared[i]);
     }
+  }
+  if constexpr (rows < 8) {
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < part_chunks; ++j) {
       const int row = min(lane / 4, rows - 1);
-      const uint4* from =
-          reinterpret_cast<const uint4*>(exchange + ((row * part_chunks + j) * 4 + lane % 4) * 32);
-      const uint4 first = from[0];
-      const uint4 second = from[1];
-      x[j][0][0] = first.x, x[j][0][1] = first.y, x[j][0][2] = first.z, x[j][0][3] = first.w;
-      x[j][0][4] = second.x, x[j][0][5] = second.y, x[j][0][6] = second.z, x[j][0][7] = second.w;
+      load_piece(x[j], shared_x + ((row * part_chunks + j) * 4 + lane % 4) * 32, 16);
     }
+  } else {
+    prepare_pieces(x);
   }
 }
 
@@ -172,8 +189,9 @@ __device__ __forceinline__ void multiply_block(float (&sums)[row_blocks][4],
 
 // One tile of a warp: its part of K, chunk by chunk, each replaced by that of a later pass.
 template <bool is_wide>
-__device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const WeightStream& later,
-                                              u32 ring, int slot, u32 scales, int own_chunks) {
+__device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const u8* shared_x,
+                                              const WeightStream& later, u32 ring, int slot,
+                                              u32 scales, int own_chunks) {
 #pragma unroll
   for (int j = 0; j < part_chunks; ++j) {
     wait_for_copies<ring_chunks - 1>();
@@ -182,14 +200,30 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const 
       const u32 factor = first_factor(is_wide ? min(byte, largest_single_scale) : byte);
       const u32 more = is_wide ? second_factor(byte) : 0;
       const u32 from = ring + (slot + j) * chunk_bytes;
+      u32 x_of_chunk[row_blocks][8];
+#pragma unroll
+      for (int r = 0; r < row_blocks; ++r) {
+        const int piece = j * row_blocks + r;
+        if (piece < own_pieces) {
+#pragma unroll
+          for (int k = 0; k < 8; ++k) x_of_chunk[r][k] = x[piece][k];
+        } else {
+          load_piece(x_of_chunk[r],
+                     shared_x + (piece - own_pieces) * 2 * half_piece_bytes + lane_id() * 16,
+                     half_piece_bytes);
+        }
+      }
 #pragma unroll
       for (int c = 0; c < column_blocks; ++c) {
         const uint4 top = load_shared_16(from + 2 * c * block_bytes);
         const uint4 bottom = load_shared_16(from + (2 * c + 1) * block_bytes);
-        multiply_block<is_wide>(sums[c], x[j], top, bottom, factor, more);
+        multiply_block<is_wide>(sums[c], x_of_chunk, top, bottom, factor, more);
       }
     }
-    later.start(slot + j, j);
+    if constexpr (passes > passes_ahead)
+      later.start(slot + j, j);
+    else
+      commit_copies();
   }
 }
 
@@ -216,6 +250,17 @@ __device__ __forceinline__ void leave_sums(float* to, const Sums& sums) {
         to[place_of_sum(row, 16 * c + g + i / 2 * 8)] = sums[c][r][i];
     }
   }
+}
+
+__device__ __forceinline__ void store_four(const Args& args, int split, i64 row, int group,
+                                           int column, const float4& sum) {
+  if constexpr (output == output_bf16)
+    *reinterpret_cast<uint2*>(y_bf16(args, row, group) + column) = {to_bf16x2(sum.x, sum.y),
+                                                                    to_bf16x2(sum.z, sum.w)};
+  else if constexpr (output == output_f32)
+    *reinterpret_cast<float4*>(y_f32(args, row, group) + column) = sum;
+  else
+    *reinterpret_cast<float4*>(partial(args, split, row, group) + column) = sum;
 }
 
 extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
@@ -246,6 +291,9 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
     return scales[static_cast<i64>(tile * column_blocks / 2) * depth_groups];
   };
 
+  XPart x;
+  SharedPieces shared_part;
+  if constexpr (x_is_first) load_x(x, shared_part, args, first_row, group, first_chunk, own_chunks);
   u32 next_scales = scale_of(0);
 #pragma unroll
   for (int p = 0; p < passes_ahead; ++p) {
@@ -253,10 +301,15 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
     for (int j = 0; j < part_chunks; ++j) weights.start(p * part_chunks + j, j);
     weights.end_pass();
   }
+  if constexpr (!x_is_first) load_x(x, shared_part, args, first_row, group, first_chunk, own_chunks);
+  u8* const shared_x = all_x + warp_id() * x_bytes;
+  prepare_x(x, shared_part, shared_x);
 
-  XPart x;
-  read_x(x, args, first_row, group, first_chunk, own_chunks, all_x + warp_id() * x_bytes);
-
+  // Threads take turns in adding the sums of a pass, a few whole warps each time.
+  constexpr int tile_fours = rows * tile_columns / 4;
+  constexpr int adders =
+      (warps_along_columns * tile_fours + warp_lanes - 1) / warp_lanes * warp_lanes % threads;
+  int adder = static_cast<int>(threadIdx.x);
   int slot = 0;
 #pragma unroll 1
   for (int pass = 0; pass < passes; ++pass) {
@@ -267,36 +320,38 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
       Sums sums = {};
       const u32 own_ring = ring + lane * 16;
       if (__any_sync(all_lanes, own_scales > largest_single_scale))
-        multiply_pass<true>(sums, x, weights, own_ring, slot, own_scales, own_chunks);
+        multiply_pass<true>(sums, x, shared_x, weights, own_ring, slot, own_scales,
+                             own_chunks);
       else
-        multiply_pass<false>(sums, x, weights, own_ring, slot, own_scales, own_chunks);
+        multiply_pass<false>(sums, x, shared_x, weights, own_ring, slot, own_scales,
+                             own_chunks);
       leave_sums(sums_of_pass + warp_id() * sums_floats, sums);
     }
     weights.end_pass();
     slot = passes_ahead == 1 || slot == (passes_ahead - 1) * part_chunks ? 0 : slot + part_chunks;
     __syncthreads();  // the sums are there, and those of the pass before are read
 
-    constexpr int tile_outputs = rows * tile_columns;
-    for (int i = static_cast<int>(threadIdx.x); i < warps_along_columns * tile_outputs;
-         i += threads) {
-      const int column_in_tile = i % tile_columns;
-      const int row_in_tile = i / tile_columns % rows;
-      const int of_columns = i / tile_outputs;
+    for (int i = adder; i < warps_along_columns * tile_fours; i += threads) {
+      const int column_in_tile = i % (tile_columns / 4) * 4;
+      const int row_in_tile = i / (tile_columns / 4) % rows;
+      const int of_columns = i / tile_fours;
       const int tile = cta * warps_along_columns + of_columns + pass * tile_step;
       const i64 row = first_row + row_in_tile;
       if (row >= args.num_rows || tile >= tiles) continue;
       const float* from = sums_of_pass + of_columns * warps_along_depth * sums_floats +
                           place_of_sum(row_in_tile, column_in_tile);
-      float sum = from[0];
+      float4 sum = *reinterpret_cast<const float4*>(from);
 #pragma unroll
-      for (int k = 1; k < warps_along_depth; ++k) sum += from[k * sums_floats];
-      const int column = tile * tile_columns + column_in_tile;
-      if constexpr (output == output_bf16)
-        y_bf16(args, row, group)[column] = static_cast<u16>(to_bf16x2(sum, 0) & 0xffffu);
-      else if constexpr (output == output_f32)
-        y_f32(args, row, group)[column] = sum;
-      else
-        partial(args, split, row, group)[column] = sum;
+      for (int k = 1; k < warps_along_depth; ++k) {
+        const float4 more = *reinterpret_cast<const float4*>(from + k * sums_floats);
+        sum.x += more.x;
+        sum.y += more.y;
+        sum.z += more.z;
+        sum.w += more.w;
+      }
+      store_four(args, split, row, group, tile * tile_columns + column_in_tile, sum);
     }
+    adder -= adders;
+    if (adder < 0) adder += threads;
   }
 }

@@ -204,19 +204,21 @@ class Scales {
 };
 
 using Sums = float[column_blocks][row_blocks][4];
-using WBlocks = uint4[column_blocks][2];    // columns g and g + 8: 16 codes
+using WCodes = uint2[column_blocks][2];     // columns g and g + 8: 8 codes, half of a chunk
 using WOperand = u32[column_blocks][2][4];  // half of a chunk: two mma
 using XPieces = uint4[4];                   // row g of four blocks: 8 elements, half of a chunk
 
-__device__ __forceinline__ u32 word_of(const uint4& words, int s) {
-  return s == 0 ? words.x : s == 1 ? words.y : s == 2 ? words.z : words.w;
+__device__ __forceinline__ uint2 load_shared_8(u32 from) {
+  uint2 value;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(from));
+  return value;
 }
 
-__device__ __forceinline__ void load_w(WBlocks& w, u32 from) {
+__device__ __forceinline__ void load_w(WCodes& w, u32 from) {
 #pragma unroll
   for (int j = 0; j < column_blocks; ++j) {
-    w[j][0] = load_shared_16(from + 2 * j * block_bytes);
-    w[j][1] = load_shared_16(from + (2 * j + 1) * block_bytes);
+    w[j][0] = load_shared_8(from + 2 * j * block_bytes);
+    w[j][1] = load_shared_8(from + (2 * j + 1) * block_bytes);
   }
 }
 
@@ -242,15 +244,15 @@ __device__ __forceinline__ Factors factors_of(u32 bytes) {
 constexpr int parts_of_half = 2 * column_blocks;
 
 template <bool is_wide>
-__device__ __forceinline__ void decode_part(WOperand& operand, const WBlocks& w,
-                                            const Factors& factors, int half, int part) {
+__device__ __forceinline__ void decode_part(WOperand& operand, const WCodes& w,
+                                            const Factors& factors, int part) {
   const int j = part / 2;
   const int step = part % 2;
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     WordPairs pairs =
         decode_weights<static_cast<WeightLayout>(weight_layout), static_cast<SlotOrder>(slot_order)>(
-            word_of(w[j][row], 2 * half + step), factors.first[j / 2]);
+            step == 0 ? w[j][row].x : w[j][row].y, factors.first[j / 2]);
     if constexpr (is_wide)
       pairs = {multiply_bf16x2(pairs.low, factors.second[j / 2]),
                multiply_bf16x2(pairs.high, factors.second[j / 2])};
@@ -274,7 +276,7 @@ __device__ __forceinline__ void multiply_half(Sums& sums, const WOperand& w, XPi
 #pragma unroll
         for (int j = 0; j < column_blocks; ++j)
           multiply_add(sums[j][i], w[j][step][0], w[j][step][1], w[j][step][2], w[j][step][3],
-                       word_of(x[i % 4], 2 * step), word_of(x[i % 4], 2 * step + 1));
+                       step == 0 ? x[i % 4].x : x[i % 4].z, step == 0 ? x[i % 4].y : x[i % 4].w);
       }
     }
 #pragma unroll
@@ -299,7 +301,7 @@ __device__ __forceinline__ void multiply_chunks(Sums& sums, const Args& args, Ch
   const u32 w_base = run + x_slot_bytes + warp_column * chunk_elements + lane * 16;
 
   XPieces x;
-  WBlocks w;
+  WCodes w;
   WOperand operand[2];
 #pragma unroll
   for (int i = 0; i < 4; ++i) x[i] = load_shared_16(x_base + i * (8 * x_row_bytes));
@@ -307,17 +309,18 @@ __device__ __forceinline__ void multiply_chunks(Sums& sums, const Args& args, Ch
   Factors factors = factors_of<is_wide>(scales.bytes(0));
 #pragma unroll
   for (int part = 0; part < parts_of_half; ++part)
-    decode_part<is_wide>(operand[0], w, factors, 0, part);
+    decode_part<is_wide>(operand[0], w, factors, part);
 
   constexpr int pairs = row_blocks / 2;
   u32 slot = 0;
   u32 free_slot = (stages - 1) * slot_bytes;
 #pragma unroll 1
   for (int chunk = 0; chunk < run_chunks; ++chunk) {
+    load_w(w, w_base + slot + 8);
     multiply_half(sums, operand[0], x, x_base + slot, (x_base ^ 16) + slot, [&](int pair) {
 #pragma unroll
       for (int part = pair * parts_of_half / pairs; part < (pair + 1) * parts_of_half / pairs; ++part)
-        decode_part<is_wide>(operand[1], w, factors, 1, part);
+        decode_part<is_wide>(operand[1], w, factors, part);
     });
 
     wait_for_copies<stages - 3>();
@@ -334,7 +337,7 @@ __device__ __forceinline__ void multiply_chunks(Sums& sums, const Args& args, Ch
     multiply_half(sums, operand[1], x, x_this, x_base + slot, [&](int pair) {
 #pragma unroll
       for (int part = pair * parts_of_half / pairs; part < (pair + 1) * parts_of_half / pairs; ++part)
-        decode_part<is_wide>(operand[0], w, factors, 0, part);
+        decode_part<is_wide>(operand[0], w, factors, part);
     });
   }
 }
