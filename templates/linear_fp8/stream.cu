@@ -2,7 +2,7 @@
 // weights stream once through CTAs that stay, each lane copying ahead what it will multiply.
 // grid  (ctas * splits * groups * blocks of `rows` rows)
 // block (32 * warps_along_columns * warps_along_depth)
-// shared: per warp a ring of `passes_ahead` passes of chunks; per warp its part of x with rows < 8, or
+// shared: per warp a ring of `ring_chunks` chunks of weights; per warp its part of x with rows < 8, or
 //         the `shared_chunks` last chunks of it; then two sets of the warps' partial sums (one if there
 //         is but one pass)
 //
@@ -12,7 +12,7 @@
 // they already multiply the next tile.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, depth, groups, ctas, warps_along_columns, warps_along_depth,
-                             // rows, column_blocks, shared_chunks, x_is_first, passes_ahead, splits,
+                             // rows, column_blocks, shared_chunks, ring_chunks, splits,
                              // weight_layout, slot_order, x_format, output, min_ctas_per_sm
 #include "templates/common/mma.cuh"
 #include "templates/common/quantise.cuh"
@@ -32,11 +32,11 @@ constexpr bool parts_are_equal = chunks % parts == 0;      // else some have a c
 constexpr int tile_step = ctas * warps_along_columns;
 constexpr int passes = (tiles + tile_step - 1) / tile_step;
 constexpr int chunk_bytes = tile_columns * chunk_elements;
-constexpr int ring_chunks = passes_ahead * part_chunks;
 constexpr int ring_bytes = ring_chunks * chunk_bytes;                        // of a warp
 constexpr int x_bytes =
     rows * (rows < 8 ? part_chunks : shared_chunks) * chunk_elements * 2;  // of a warp
-constexpr int own_pieces = (part_chunks - shared_chunks) * row_blocks;
+constexpr int own_chunks_of_x = part_chunks - shared_chunks;  // in registers
+static_assert(ring_chunks % part_chunks == 0 || part_chunks % ring_chunks == 0);
 static_assert(column_blocks == 1 || column_blocks == 2);
 static_assert(columns % tile_columns == 0 && 2 * part_chunks <= warp_lanes);
 static_assert(rows < 8 ? shared_chunks == 0 : rows % 8 == 0);
@@ -59,23 +59,25 @@ class WeightStream {
                        : -1;
   }
 
-  // Chunk j of the pass to come, into slot `slot`: nothing for a tile or a chunk that does not
-  // exist, zeros for what K lacks in its last chunk.
-  __device__ __forceinline__ void start(int slot, int j) const {
-    const bool is_there =
-        tile_ < tiles && (parts_are_equal || j < part_chunks - 1 || j < own_chunks_);
+  // Chunk number i of this pass, or of a later one if i goes beyond it, into slot `slot`: nothing for
+  // a tile or a chunk that does not exist, zeros for what K lacks in its last chunk.
+  __device__ __forceinline__ void start(int slot, int i) const {
+    const int passes_on = i / part_chunks;
+    const int j = i % part_chunks;
+    const bool is_there = tile_ + passes_on * tile_step < tiles &&
+                          (parts_are_equal || j < part_chunks - 1 || j < own_chunks_);
     if (is_there) {
 #pragma unroll
       for (int block = 0; block < 2 * column_blocks; ++block)
         copy_async_16(to_ + slot * chunk_bytes + block * block_bytes,
-                      from_ + j * chunk_step + block * block_step,
+                      from_ + passes_on * pass_bytes + j * chunk_step + block * block_step,
                       depth % chunk_elements == 0 || j != ends_inside_ ? 16 : 0);
     }
     commit_copies();
   }
 
   __device__ __forceinline__ void end_pass() {
-    from_ += tile_step * tile_bytes;
+    from_ += pass_bytes;
     tile_ += tile_step;
   }
 
@@ -84,6 +86,7 @@ class WeightStream {
   static constexpr i64 block_step =
       weight_layout == packed ? chunks * block_bytes : block_rows * depth;
   static constexpr i64 tile_bytes = 2 * column_blocks * block_step;
+  static constexpr i64 pass_bytes = tile_step * tile_bytes;
 
   const u8* from_;
   u32 to_;
@@ -93,7 +96,7 @@ class WeightStream {
 };
 
 using Sums = float[column_blocks][row_blocks][4];
-using XPart = u32[own_pieces][8];  // [chunk][block of rows]: two registers for each of the four mma
+using XPart = u32[own_chunks_of_x][row_blocks][8];  // two registers for each of the four mma of a chunk
 
 __device__ __forceinline__ void store_piece(u8* to, int step, const u32 (&piece)[8]) {
   reinterpret_cast<uint4*>(to)[0] = {piece[0], piece[1], piece[2], piece[3]};
@@ -132,12 +135,15 @@ __device__ __forceinline__ void load_x(XPart& x, SharedPieces& shared, const Arg
   } else {
 #pragma unroll
     for (int i = 0; i < shared_pieces; ++i)
-      load(shared[i], (own_pieces + i) % row_blocks * 8 + lane / 4, (own_pieces + i) / row_blocks);
+      load(shared[i], i % row_blocks * 8 + lane / 4, own_chunks_of_x + i / row_blocks);
 #pragma unroll
-    for (int i = 0; i < own_pieces; ++i)
-      load(x[i], i % row_blocks * 8 + lane / 4, i / row_blocks);
+    for (int i = 0; i < own_chunks_of_x * row_blocks; ++i)
+      load(x[i / row_blocks][i % row_blocks], i % row_blocks * 8 + lane / 4, i / row_blocks);
   }
 }
+
+// With one pass a chunk of x is prepared just before its only use.
+constexpr bool prepares_late = passes == 1 && rows >= 8;
 
 // Quantises what load_x brought and puts it where multiply_pass expects it.
 __device__ __forceinline__ void prepare_x(XPart& x, SharedPieces& shared, u8* shared_x) {
@@ -157,10 +163,11 @@ __device__ __forceinline__ void prepare_x(XPart& x, SharedPieces& shared, u8* sh
 #pragma unroll
     for (int j = 0; j < part_chunks; ++j) {
       const int row = min(lane / 4, rows - 1);
-      load_piece(x[j], shared_x + ((row * part_chunks + j) * 4 + lane % 4) * 32, 16);
+      load_piece(x[j][0], shared_x + ((row * part_chunks + j) * 4 + lane % 4) * 32, 16);
     }
-  } else {
-    prepare_pieces(x);
+  } else if constexpr (!prepares_late) {
+#pragma unroll
+    for (int j = 0; j < own_chunks_of_x; ++j) prepare_pieces(x[j]);
   }
 }
 
@@ -187,29 +194,32 @@ __device__ __forceinline__ void multiply_block(float (&sums)[row_blocks][4],
   }
 }
 
-// One tile of a warp: its part of K, chunk by chunk, each replaced by that of a later pass.
+// One tile of a warp: its part of K, chunk by chunk, each replaced by a later one.
 template <bool is_wide>
-__device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const u8* shared_x,
-                                              const WeightStream& later, u32 ring, int slot,
+__device__ __forceinline__ void multiply_pass(Sums& sums, XPart& x, const u8* shared_x,
+                                              const WeightStream& weights, u32 ring, int slot,
                                               u32 scales, int own_chunks) {
 #pragma unroll
   for (int j = 0; j < part_chunks; ++j) {
+    if constexpr (prepares_late) {
+      if (j < own_chunks_of_x) prepare_pieces(x[j < own_chunks_of_x ? j : 0]);
+    }
     wait_for_copies<ring_chunks - 1>();
+    const int slot_of_chunk = slot + j % ring_chunks;
     if (parts_are_equal || j < part_chunks - 1 || j < own_chunks) {
       const u32 byte = __shfl_sync(all_lanes, scales, 2 * j + lane_id() % 4 / 2);
       const u32 factor = first_factor(is_wide ? min(byte, largest_single_scale) : byte);
       const u32 more = is_wide ? second_factor(byte) : 0;
-      const u32 from = ring + (slot + j) * chunk_bytes;
+      const u32 from = ring + slot_of_chunk * chunk_bytes;
       u32 x_of_chunk[row_blocks][8];
 #pragma unroll
       for (int r = 0; r < row_blocks; ++r) {
-        const int piece = j * row_blocks + r;
-        if (piece < own_pieces) {
+        if (j < own_chunks_of_x) {
 #pragma unroll
-          for (int k = 0; k < 8; ++k) x_of_chunk[r][k] = x[piece][k];
+          for (int k = 0; k < 8; ++k) x_of_chunk[r][k] = x[j][r][k];
         } else {
-          load_piece(x_of_chunk[r],
-                     shared_x + (piece - own_pieces) * 2 * half_piece_bytes + lane_id() * 16,
+          const int piece = (j - own_chunks_of_x) * row_blocks + r;
+          load_piece(x_of_chunk[r], shared_x + piece * 2 * half_piece_bytes + lane_id() * 16,
                      half_piece_bytes);
         }
       }
@@ -220,8 +230,8 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const 
         multiply_block<is_wide>(sums[c], x_of_chunk, top, bottom, factor, more);
       }
     }
-    if constexpr (passes > passes_ahead)
-      later.start(slot + j, j);
+    if constexpr (passes * part_chunks > ring_chunks)
+      weights.start(slot_of_chunk, j + ring_chunks);
     else
       commit_copies();
   }
@@ -291,17 +301,13 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
     return scales[static_cast<i64>(tile * column_blocks / 2) * depth_groups];
   };
 
+  // x first: it decides when the first warp can multiply, and comes from L2.
   XPart x;
   SharedPieces shared_part;
-  if constexpr (x_is_first) load_x(x, shared_part, args, first_row, group, first_chunk, own_chunks);
+  load_x(x, shared_part, args, first_row, group, first_chunk, own_chunks);
   u32 next_scales = scale_of(0);
 #pragma unroll
-  for (int p = 0; p < passes_ahead; ++p) {
-#pragma unroll
-    for (int j = 0; j < part_chunks; ++j) weights.start(p * part_chunks + j, j);
-    weights.end_pass();
-  }
-  if constexpr (!x_is_first) load_x(x, shared_part, args, first_row, group, first_chunk, own_chunks);
+  for (int i = 0; i < ring_chunks; ++i) weights.start(i, i);
   u8* const shared_x = all_x + warp_id() * x_bytes;
   prepare_x(x, shared_part, shared_x);
 
@@ -328,7 +334,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
       leave_sums(sums_of_pass + warp_id() * sums_floats, sums);
     }
     weights.end_pass();
-    slot = passes_ahead == 1 || slot == (passes_ahead - 1) * part_chunks ? 0 : slot + part_chunks;
+    slot = slot + part_chunks >= ring_chunks ? 0 : slot + part_chunks;
     __syncthreads();  // the sums are there, and those of the pass before are read
 
     for (int i = adder; i < warps_along_columns * tile_fours; i += threads) {

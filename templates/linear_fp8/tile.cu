@@ -31,6 +31,7 @@ constexpr int row_blocks = warp_rows / 8;         // rows of y in an mma
 constexpr int column_blocks = warp_columns / 16;  // columns of y in an mma
 constexpr int scale_blocks = warp_columns / 32;
 static_assert(row_blocks % 4 == 0 && row_blocks * 8 * warps_along_rows == tile_rows);
+static_assert(stages >= 3);
 static_assert(scale_blocks * 32 * warps_along_columns == tile_columns);
 
 constexpr int x_row_bytes = chunk_elements * 2;
@@ -204,9 +205,15 @@ class Scales {
 };
 
 using Sums = float[column_blocks][row_blocks][4];
-using WCodes = uint2[column_blocks][2];     // columns g and g + 8: 8 codes, half of a chunk
+using WCodes = uint4[column_blocks][2];     // columns g and g + 8: 16 codes, or 8 of half a chunk
 using WOperand = u32[column_blocks][2][4];  // half of a chunk: two mma
-using XPieces = uint4[4];                   // row g of four blocks: 8 elements, half of a chunk
+// Row g of the blocks of rows to come: 8 elements, half of a chunk.
+constexpr int blocks_ahead = row_blocks > 8 && threads * min_ctas_per_sm > 256 ? 2 : 4;
+using XPieces = uint4[blocks_ahead];
+
+// A thread that may have 240 registers reads the codes of a whole chunk at once; other ones read them
+// by halves.
+constexpr bool reads_whole_chunks = threads * min_ctas_per_sm <= 256;
 
 __device__ __forceinline__ uint2 load_shared_8(u32 from) {
   uint2 value;
@@ -214,11 +221,18 @@ __device__ __forceinline__ uint2 load_shared_8(u32 from) {
   return value;
 }
 
+template <int half>
 __device__ __forceinline__ void load_w(WCodes& w, u32 from) {
 #pragma unroll
-  for (int j = 0; j < column_blocks; ++j) {
-    w[j][0] = load_shared_8(from + 2 * j * block_bytes);
-    w[j][1] = load_shared_8(from + (2 * j + 1) * block_bytes);
+  for (int j = 0; j < 2 * column_blocks; ++j) {
+    uint4& codes = w[j / 2][j % 2];
+    if constexpr (reads_whole_chunks) {
+      if constexpr (half == 0) codes = load_shared_16(from + j * block_bytes);
+    } else {
+      const uint2 two = load_shared_8(from + j * block_bytes + 8 * half);
+      (half == 0 ? codes.x : codes.z) = two.x;
+      (half == 0 ? codes.y : codes.w) = two.y;
+    }
   }
 }
 
@@ -243,16 +257,18 @@ __device__ __forceinline__ Factors factors_of(u32 bytes) {
 // Part number `part` of a half: block part / 2, mma part % 2.
 constexpr int parts_of_half = 2 * column_blocks;
 
-template <bool is_wide>
+template <bool is_wide, int half>
 __device__ __forceinline__ void decode_part(WOperand& operand, const WCodes& w,
                                             const Factors& factors, int part) {
   const int j = part / 2;
   const int step = part % 2;
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
+    const uint4& codes = w[j][row];
+    const u32 word = half == 0 ? (step == 0 ? codes.x : codes.y) : step == 0 ? codes.z : codes.w;
     WordPairs pairs =
         decode_weights<static_cast<WeightLayout>(weight_layout), static_cast<SlotOrder>(slot_order)>(
-            step == 0 ? w[j][row].x : w[j][row].y, factors.first[j / 2]);
+            word, factors.first[j / 2]);
     if constexpr (is_wide)
       pairs = {multiply_bf16x2(pairs.low, factors.second[j / 2]),
                multiply_bf16x2(pairs.high, factors.second[j / 2])};
@@ -261,8 +277,7 @@ __device__ __forceinline__ void decode_part(WOperand& operand, const WCodes& w,
   }
 }
 
-// Multiplies half of a chunk; x holds the first four blocks of rows and in the end those of the next
-// half. `between(pair)` is work to do after each pair of blocks.
+// Multiplies half of a chunk; x holds the first blocks of rows and in the end those of the next half. `between(pair)` is work to do after each pair of blocks.
 template <typename Between>
 __device__ __forceinline__ void multiply_half(Sums& sums, const WOperand& w, XPieces& x, u32 x_this,
                                               u32 x_next, const Between& between) {
@@ -276,13 +291,14 @@ __device__ __forceinline__ void multiply_half(Sums& sums, const WOperand& w, XPi
 #pragma unroll
         for (int j = 0; j < column_blocks; ++j)
           multiply_add(sums[j][i], w[j][step][0], w[j][step][1], w[j][step][2], w[j][step][3],
-                       step == 0 ? x[i % 4].x : x[i % 4].z, step == 0 ? x[i % 4].y : x[i % 4].w);
+                       step == 0 ? x[i % blocks_ahead].x : x[i % blocks_ahead].z,
+                       step == 0 ? x[i % blocks_ahead].y : x[i % blocks_ahead].w);
       }
     }
 #pragma unroll
     for (int i = 2 * pair; i < 2 * pair + 2; ++i)
-      x[i % 4] = load_shared_16((i + 4 < row_blocks ? x_this : x_next) +
-                                (i + 4) % row_blocks * (8 * x_row_bytes));
+      x[i % blocks_ahead] = load_shared_16((i + blocks_ahead < row_blocks ? x_this : x_next) +
+                                           (i + blocks_ahead) % row_blocks * (8 * x_row_bytes));
     between(pair);
   }
 }
@@ -304,23 +320,25 @@ __device__ __forceinline__ void multiply_chunks(Sums& sums, const Args& args, Ch
   WCodes w;
   WOperand operand[2];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) x[i] = load_shared_16(x_base + i * (8 * x_row_bytes));
-  load_w(w, w_base);
+  for (int i = 0; i < blocks_ahead; ++i) x[i] = load_shared_16(x_base + i * (8 * x_row_bytes));
+  load_w<0>(w, w_base);
   Factors factors = factors_of<is_wide>(scales.bytes(0));
 #pragma unroll
   for (int part = 0; part < parts_of_half; ++part)
-    decode_part<is_wide>(operand[0], w, factors, part);
+    decode_part<is_wide, 0>(operand[0], w, factors, part);
 
+  // Of the parts of a half, those to decode after a pair of blocks of rows.
   constexpr int pairs = row_blocks / 2;
+  const auto first_part = [](int pair) { return pair * parts_of_half / pairs; };
   u32 slot = 0;
   u32 free_slot = (stages - 1) * slot_bytes;
 #pragma unroll 1
   for (int chunk = 0; chunk < run_chunks; ++chunk) {
-    load_w(w, w_base + slot + 8);
+    load_w<1>(w, w_base + slot);
     multiply_half(sums, operand[0], x, x_base + slot, (x_base ^ 16) + slot, [&](int pair) {
 #pragma unroll
-      for (int part = pair * parts_of_half / pairs; part < (pair + 1) * parts_of_half / pairs; ++part)
-        decode_part<is_wide>(operand[1], w, factors, part);
+      for (int part = first_part(pair); part < first_part(pair + 1); ++part)
+        decode_part<is_wide, 1>(operand[1], w, factors, part);
     });
 
     wait_for_copies<stages - 3>();
@@ -329,15 +347,15 @@ __device__ __forceinline__ void multiply_chunks(Sums& sums, const Args& args, Ch
     free_slot = slot;
     const u32 x_this = (x_base ^ 16) + slot;
     slot = slot == (stages - 1) * slot_bytes ? 0 : slot + slot_bytes;
-    load_w(w, w_base + slot);
+    load_w<0>(w, w_base + slot);
     const int next_of_batch = (chunk + 1) % Scales::batch_chunks;
     if (next_of_batch == 0) scales.read_ahead(args);
     factors = factors_of<is_wide>(scales.bytes(next_of_batch));
 
     multiply_half(sums, operand[1], x, x_this, x_base + slot, [&](int pair) {
 #pragma unroll
-      for (int part = pair * parts_of_half / pairs; part < (pair + 1) * parts_of_half / pairs; ++part)
-        decode_part<is_wide>(operand[0], w, factors, part);
+      for (int part = first_part(pair); part < first_part(pair + 1); ++part)
+        decode_part<is_wide, 0>(operand[0], w, factors, part);
     });
   }
 }
