@@ -142,10 +142,7 @@ __device__ __forceinline__ void load_x(XPart& x, SharedPieces& shared, const Arg
   }
 }
 
-// With one pass a chunk of x is prepared just before its only use.
-constexpr bool prepares_late = passes == 1 && rows >= 8;
-
-// Quantises what load_x brought and puts it where multiply_pass expects it.
+// Quantises what load_x brought, chunk by chunk as it arrives, and puts it where multiply_pass expects it.
 __device__ __forceinline__ void prepare_x(XPart& x, SharedPieces& shared, u8* shared_x) {
   const int lane = lane_id();
   if constexpr (shared_pieces > 0) {
@@ -165,7 +162,7 @@ __device__ __forceinline__ void prepare_x(XPart& x, SharedPieces& shared, u8* sh
       const int row = min(lane / 4, rows - 1);
       load_piece(x[j][0], shared_x + ((row * part_chunks + j) * 4 + lane % 4) * 32, 16);
     }
-  } else if constexpr (!prepares_late) {
+  } else {
 #pragma unroll
     for (int j = 0; j < own_chunks_of_x; ++j) prepare_pieces(x[j]);
   }
@@ -196,14 +193,11 @@ __device__ __forceinline__ void multiply_block(float (&sums)[row_blocks][4],
 
 // One tile of a warp: its part of K, chunk by chunk, each replaced by a later one.
 template <bool is_wide>
-__device__ __forceinline__ void multiply_pass(Sums& sums, XPart& x, const u8* shared_x,
+__device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const u8* shared_x,
                                               const WeightStream& weights, u32 ring, int slot,
                                               u32 scales, int own_chunks) {
 #pragma unroll
   for (int j = 0; j < part_chunks; ++j) {
-    if constexpr (prepares_late) {
-      if (j < own_chunks_of_x) prepare_pieces(x[j < own_chunks_of_x ? j : 0]);
-    }
     wait_for_copies<ring_chunks - 1>();
     const int slot_of_chunk = slot + j % ring_chunks;
     if (parts_are_equal || j < part_chunks - 1 || j < own_chunks) {

@@ -30,7 +30,7 @@ constexpr int warp_columns = tile_columns / warps_along_columns;
 constexpr int row_blocks = warp_rows / 8;         // rows of y in an mma
 constexpr int column_blocks = warp_columns / 16;  // columns of y in an mma
 constexpr int scale_blocks = warp_columns / 32;
-static_assert(row_blocks % 4 == 0 && row_blocks * 8 * warps_along_rows == tile_rows);
+static_assert(row_blocks % 2 == 0 && row_blocks * 8 * warps_along_rows == tile_rows);
 static_assert(stages >= 3);
 static_assert(scale_blocks * 32 * warps_along_columns == tile_columns);
 
@@ -208,7 +208,7 @@ using Sums = float[column_blocks][row_blocks][4];
 using WCodes = uint4[column_blocks][2];     // columns g and g + 8: 16 codes, or 8 of half a chunk
 using WOperand = u32[column_blocks][2][4];  // half of a chunk: two mma
 // Row g of the blocks of rows to come: 8 elements, half of a chunk.
-constexpr int blocks_ahead = row_blocks > 8 && threads * min_ctas_per_sm > 256 ? 2 : 4;
+constexpr int blocks_ahead = row_blocks % 4 == 0 ? 4 : 2;
 using XPieces = uint4[blocks_ahead];
 
 // A thread that may have 240 registers reads the codes of a whole chunk at once; other ones read them
