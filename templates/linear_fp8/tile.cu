@@ -462,20 +462,40 @@ __device__ __forceinline__ void store_sums(const Args& args, const Tile& tile, c
   });
 }
 
-// True for all lanes if a scale of the warp's run needs two factors.
-__device__ __forceinline__ bool any_scale_is_wide(const Args& args, const Tile& tile, int warp_column,
-                                                  int first, int end) {
-  const int block = (tile.column + warp_column) / 32;
-  const int blocks = min(scale_blocks, columns / 32 - block);
-  u32 largest = 0;
-  for (int b = 0; b < blocks; ++b) {
-    const u8* of_block =
-        args.w_scales + static_cast<i64>(tile.group * (columns / 32) + block + b) * depth_groups;
-    for (int i = 2 * first + lane_id(); i < min(2 * end, depth_groups); i += warp_lanes)
-      largest = max(largest, static_cast<u32>(of_block[i]));
+// All scale bytes of a warp's columns and run, dealt out among the lanes: loaded before anything else,
+// so that no one waits for them.
+class LargestScale {
+ public:
+  __device__ __forceinline__ LargestScale(const Args& args, const Tile& tile, int warp_column,
+                                          int first, int end) {
+    const int block = (tile.column + warp_column) / 32;
+#pragma unroll
+    for (int b = 0; b < scale_blocks; ++b) {
+      const u8* of_block = args.w_scales + static_cast<i64>(tile.group * (columns / 32) +
+                                                            min(block + b, columns / 32 - 1)) *
+                                               depth_groups;
+#pragma unroll
+      for (int i = 0; i < loads; ++i)
+        bytes_[b][i] = of_block[min(2 * first + i * warp_lanes + lane_id(),
+                                    min(2 * end, depth_groups) - 1)];
+    }
   }
-  return __any_sync(all_lanes, largest > largest_single_scale);
-}
+
+  // True for all lanes if one needs two factors.
+  __device__ __forceinline__ bool is_wide() const {
+    u32 largest = 0;
+#pragma unroll
+    for (int b = 0; b < scale_blocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < loads; ++i) largest = max(largest, static_cast<u32>(bytes_[b][i]));
+    }
+    return __any_sync(all_lanes, largest > largest_single_scale);
+  }
+
+ private:
+  static constexpr int loads = (2 * run_chunks + warp_lanes - 1) / warp_lanes;
+  u8 bytes_[scale_blocks][loads];
+};
 
 extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
     linear_fp8_tile(const __grid_constant__ Args args) {
@@ -485,15 +505,14 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
   const int run = tile.split * warps_along_depth + warp_id() / warps_of_run;
   const int warp_column = warp_id() % warps_of_run / warps_along_rows * warp_columns;
 
-  ChunkCopies copies(args, tile, shared);
-#pragma unroll
-  for (int s = 0; s < stages - 1; ++s) copies.start(s * slot_bytes);
-
   Scales scales(tile, warp_column, first_chunk(run));
   scales.read_ahead(args);
   scales.read_ahead(args);
-  const bool is_wide =
-      any_scale_is_wide(args, tile, warp_column, first_chunk(run), first_chunk(run + 1));
+  const LargestScale largest_scale(args, tile, warp_column, first_chunk(run), first_chunk(run + 1));
+  ChunkCopies copies(args, tile, shared);
+#pragma unroll
+  for (int s = 0; s < stages - 1; ++s) copies.start(s * slot_bytes);
+  const bool is_wide = largest_scale.is_wide();
   wait_for_copies<stages - 2>();
   __syncthreads();  // the first chunk is there
 
