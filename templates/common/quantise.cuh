@@ -66,11 +66,21 @@ struct E4m3Grid {
   bool needs_shrinking;  // 25 p would overflow
 };
 
+// From here on a group's largest magnitude is too large to be rounded plainly, or no number.
+constexpr u32 least_magnitude_with_care = 0x7b80;
+
 __device__ __forceinline__ E4m3Grid q8a_grid(u32 largest_bits) {
   const bool is_finite = largest_bits < bf16_infinity;
   const u32 scale = q8a_scale(is_finite ? largest_bits : 0);
   return {both_halves((scale - 6) << 7), is_finite ? 0xc1c0c1c0u : both_halves(bf16_nan),
-          is_finite && largest_bits >= 0x7b80u};
+          is_finite && largest_bits >= least_magnitude_with_care};
+}
+
+// least_power of a group that needs no care, from a pair of which one half is its largest magnitude.
+__device__ __forceinline__ u32 q8a_least_power(u32 largest) {
+  const u32 in_upper_half = max_bf16x2(largest, __byte_perm(largest, 0, 0x1032)) & 0x7fff0000u;
+  const float scale = fmaxf(__uint_as_float(in_upper_half), 1e-4f) * (reciprocal_of_448 / 64.0f);
+  return __byte_perm(__float_as_uint(scale) + 0x7fffffu, 0, 0x3232) & 0x7f807f80u;
 }
 
 __device__ __forceinline__ u32 round_to_grid(u32 pair, u32 least_power, u32 minus_24) {

@@ -61,35 +61,51 @@ Cost cost(const Sizes& s) {
 
 // --- configs
 
-// Tiles of the kernel for many rows, each with the warps that its registers are best shared by.
+// Tiles of the kernel for many rows, each with the warps, slots and residency that it is best with
+// (NOTES.md).
 struct Tile {
   int64_t rows, columns;
-  int64_t warps_along_rows, warps_along_columns;
-  int64_t ctas_per_sm;
+  int64_t warps_along_rows, warps_along_columns, warps_along_depth;
+  int64_t stages, ctas_per_sm;
 
-  int64_t threads() const { return 32 * warps_along_rows * warps_along_columns; }
+  int64_t warps_of_run() const { return warps_along_rows * warps_along_columns; }
+  int64_t threads() const { return 32 * warps_of_run() * warps_along_depth; }
+  int64_t smem_bytes(int64_t output_bytes) const {
+    const int64_t slots =
+        stages * warps_along_depth * (rows * kChunkElements * 2 + columns * kChunkElements);
+    const int64_t row_of_warp = columns / warps_along_columns * output_bytes + 16;
+    const int64_t results = warps_of_run() * 8 * row_of_warp;
+    const int64_t sums_of_runs = (warps_along_depth - 1) * rows * columns * 4;
+    return std::max({slots, results, sums_of_runs});
+  }
 };
 constexpr Tile kTiles[] = {
-    {32, 128, 1, 4, 2},  {64, 128, 2, 2, 2},  {128, 128, 2, 2, 2},
-    {128, 256, 2, 4, 1}, {256, 128, 4, 2, 1},
+    {32, 128, 1, 4, 1, 4, 3},  {64, 128, 1, 4, 1, 3, 3},  {64, 128, 1, 4, 2, 4, 1},
+    {64, 160, 1, 5, 2, 3, 1},  {128, 128, 1, 4, 1, 3, 2}, {128, 128, 1, 4, 2, 3, 1},
+    {128, 256, 1, 8, 1, 3, 1}, {160, 128, 2, 4, 1, 3, 1},
 };
 
-constexpr int64_t kMostStreamRows = 16;  // configs of more rows are of the kernel for many
-constexpr int64_t kStreamColumns = 16;   // of a warp
+enum Kernel : int64_t { kStream = 0, kTile = 1 };
 
-bool is_stream(const Config& c) { return c["rows"] <= kMostStreamRows; }
+bool is_stream(const Config& c) { return c["kernel"] == kStream; }
 
 const Tile* find_tile(const Config& c) {
   const auto* found = std::find_if(std::begin(kTiles), std::end(kTiles), [&](const Tile& tile) {
-    return tile.rows == c["rows"] && tile.columns == c["columns"];
+    return tile.rows == c["rows"] && tile.columns == c["columns"] &&
+           tile.warps_along_depth == c["warps_along_depth"];
   });
   return found == std::end(kTiles) ? nullptr : found;
 }
 
+constexpr int64_t kStreamColumns = 16;  // of a warp
+
 // What a config of the kernel for few rows comes to.
 struct Stream {
-  int64_t rows, warps_along_columns, warps_along_depth, splits, ctas_per_sm;
+  int64_t rows, warps_along_columns, warps_along_depth, splits;
+  int64_t ctas_per_sm;
   int64_t part_chunks;  // of the longest part of K
+  int64_t registers;    // of a thread
+  int64_t ring_chunks;  // of weights, of a warp
   int64_t ctas;         // of a group and split
 
   Stream(const Sizes& s, const Config& c, const Gpu& gpu)
@@ -97,24 +113,54 @@ struct Stream {
         warps_along_columns(c["columns"] / kStreamColumns),
         warps_along_depth(c["warps_along_depth"]),
         splits(c["splits"]),
-        ctas_per_sm(c["ctas_per_sm"]),
+        // Few warps leave room for a second CTA, whose loads fill the gaps of the first.
+        ctas_per_sm(warps() <= 10 ? 2 : 1),
         part_chunks(up_to(chunks(s), parts())),
+        registers(std::min<int64_t>(gpu.registers_per_sm / (32 * warps() * ctas_per_sm) / 8 * 8,
+                                    gpu.max_registers_per_thread)),
+        ring_chunks(part_chunks),
         ctas(std::min(std::max<int64_t>(gpu.sm_count * ctas_per_sm / (splits * s["G"]), 1),
-                      up_to(s["N"], c["columns"]))) {}
+                      up_to(s["N"], c["columns"]))),
+        passes_(up_to(s["N"], c["columns"] * ctas)) {
+    // Half of a part is nearly as fast.
+    const int64_t whole = ctas_per_sm * (smem_bytes() + gpu.smem_reserved_per_cta_bytes);
+    if (part_chunks % 2 == 0 &&
+        (whole > gpu.smem_per_sm_bytes || smem_bytes() > gpu.smem_per_cta_optin_bytes))
+      ring_chunks = part_chunks / 2;
+  }
 
   int64_t parts() const { return splits * warps_along_depth; }
   int64_t warps() const { return warps_along_columns * warps_along_depth; }
-  int64_t ring_bytes(const Config& c) const {
-    return warps() * c["ahead"] * part_chunks * kStreamColumns * kChunkElements;
+  int64_t row_blocks() const { return up_to(rows, 8); }
+
+  // Chunks of x in registers, 8 of them for each block of rows; the others are in shared memory.
+  int64_t most_own_chunks() const {
+    constexpr int64_t kOther = 48, kOtherBesideShared = 64;
+    const int64_t all = (registers - kOther) / 8 / row_blocks();
+    return all >= part_chunks ? part_chunks : (registers - kOtherBesideShared) / 8 / row_blocks();
   }
-  int64_t smem_bytes(const Config& c) const {
-    return ring_bytes(c) + warps() * rows * kStreamColumns * 4;
+  int64_t shared_chunks() const {
+    return std::max<int64_t>(part_chunks - std::max<int64_t>(most_own_chunks(), 0), 0);
   }
+  int64_t ring_bytes() const { return warps() * ring_chunks * kStreamColumns * kChunkElements; }
+  int64_t smem_bytes() const {
+    const int64_t x_chunks = rows < 8 ? part_chunks : shared_chunks();
+    const int64_t x_bytes = warps() * rows * x_chunks * kChunkElements * 2;
+    const int64_t sums_bytes = (passes_ == 1 ? 1 : 2) * warps() * rows * kStreamColumns * 4;
+    return ring_bytes() + x_bytes + sums_bytes;
+  }
+
+ private:
+  int64_t passes_;
 };
 
+int64_t output_bytes(const Sizes& s, const Config& c) {
+  return c["splits"] > 1 || s["y_format"] == kYF32 ? 4 : 2;
+}
+
 int64_t smem_bytes(const Sizes& s, const Config& c, const Gpu& gpu) {
-  if (is_stream(c)) return Stream(s, c, gpu).smem_bytes(c);
-  return c["ahead"] * (c["rows"] * kChunkElements * 2 + c["columns"] * kChunkElements);
+  if (is_stream(c)) return Stream(s, c, gpu).smem_bytes();
+  return find_tile(c)->smem_bytes(output_bytes(s, c));
 }
 
 // Rules of one kernel hold for every config of the other.
@@ -126,29 +172,22 @@ Rule of_stream(std::string why,
 }
 Rule of_tile(std::string why, bool (*keeps)(const Tile&, const Sizes&, const Config&, const Gpu&)) {
   return {std::move(why), [keeps](const Sizes& s, const Config& c, const Gpu& gpu) {
-            return find_tile(c) == nullptr || keeps(*find_tile(c), s, c, gpu);
+            return is_stream(c) || keeps(*find_tile(c), s, c, gpu);
           }};
 }
 
 std::vector<Rule> rules() {
   return {
-      {"the kernel for many rows has no tile of these rows and columns, or it is for another "
-       "number "
-       "of CTAs an SM",
+      {"the kernel for many rows has no such tile",
        [](const Sizes&, const Config& c, const Gpu&) {
-         if (is_stream(c)) return true;
-         const Tile* tile = find_tile(c);
-         return tile != nullptr && c["ctas_per_sm"] == tile->ctas_per_sm;
+         return is_stream(c) || find_tile(c) != nullptr;
        }},
-      {"only the kernel for few rows has warps along K, and less than four of them would hold too "
-       "much of x",
+      {"the kernel for few rows has 8 to 16 warps, at least 4 along K, and up to 32 rows",
        [](const Sizes&, const Config& c, const Gpu&) {
-         return is_stream(c) == (c["warps_along_depth"] >= 4);
+         if (!is_stream(c)) return true;
+         const int64_t warps = c["columns"] / kStreamColumns * c["warps_along_depth"];
+         return c["rows"] <= 32 && c["warps_along_depth"] >= 4 && warps >= 8 && warps <= 16;
        }},
-      of_tile("two slots leave no copy under way, four are for short tiles",
-              [](const Tile& tile, const Sizes&, const Config& c, const Gpu&) {
-                return c["ahead"] == (tile.rows <= 32 ? 4 : tile.rows <= 128 ? 3 : 2);
-              }),
       of_tile("splits are for tiles too few to keep the SMs busy",
               [](const Tile& tile, const Sizes& s, const Config& c, const Gpu& gpu) {
                 const int64_t tiles = up_to(s["N"], tile.columns) * s["G"];
@@ -156,14 +195,11 @@ std::vector<Rule> rules() {
                        (tile.rows * tile.columns <= 128 * 128 && tiles < 2 * gpu.sm_count &&
                         tiles * c["splits"] <= 3 * gpu.sm_count);
               }),
-      of_tile("a split would be shorter than four chunks of 64",
-              [](const Tile&, const Sizes& s, const Config& c, const Gpu&) {
-                return c["splits"] == 1 || chunks(s) >= 4 * c["splits"];
+      of_tile("a run of K would be shorter than four chunks of 64",
+              [](const Tile& tile, const Sizes& s, const Config& c, const Gpu&) {
+                const int64_t runs = c["splits"] * tile.warps_along_depth;
+                return runs == 1 || chunks(s) >= 4 * runs;
               }),
-      of_stream("a CTA would have more than 16 warps, or less than eight",
-                [](const Stream& stream, const Sizes&, const Config&, const Gpu&) {
-                  return stream.warps() >= 8 && stream.warps() <= 16;
-                }),
       of_stream("parts of K would differ too much",
                 [](const Stream& stream, const Sizes& s, const Config&, const Gpu&) {
                   return 5 * stream.part_chunks * stream.parts() <= 6 * chunks(s);
@@ -172,30 +208,23 @@ std::vector<Rule> rules() {
                 [](const Stream& stream, const Sizes&, const Config&, const Gpu&) {
                   return stream.part_chunks <= 16;
                 }),
-      of_stream("x of a thread would not fit its registers",
-                [](const Stream& stream, const Sizes&, const Config&, const Gpu& gpu) {
-                  constexpr int64_t kOther = 64;
-                  const int64_t registers =
-                      gpu.registers_per_sm / (32 * stream.warps() * stream.ctas_per_sm);
-                  return stream.part_chunks * stream.rows + kOther <=
-                         std::min<int64_t>(registers, gpu.max_registers_per_thread + 1);
+      of_stream("most of x would be in shared memory",
+                [](const Stream& stream, const Sizes&, const Config&, const Gpu&) {
+                  return stream.rows < 8 ? stream.shared_chunks() == 0
+                                         : 2 * stream.shared_chunks() <= stream.part_chunks;
                 }),
-      of_stream("too few bytes would be under way, or more than help",
-                [](const Stream& stream, const Sizes&, const Config& c, const Gpu& gpu) {
-                  // DRAM answers after about 0.7 us.
-                  constexpr double kLeastNs = 1700, kMostNs = 4500;
+      of_stream("too few bytes would be under way",
+                [](const Stream& stream, const Sizes&, const Config&, const Gpu& gpu) {
+                  constexpr double kLeastNs = 1000;  // DRAM answers after about 0.7 us
                   const double bytes_per_ns = gpu.dram_gb_per_s / gpu.sm_count;
-                  const auto of_sm = static_cast<double>(stream.ctas_per_sm * stream.ring_bytes(c));
-                  const bool is_least = c["ahead"] == 1 && stream.ctas_per_sm == 1;
-                  return of_sm >= kLeastNs * bytes_per_ns &&
-                         (is_least || of_sm <= kMostNs * bytes_per_ns);
+                  return static_cast<double>(stream.ctas_per_sm * stream.ring_bytes()) >=
+                         kLeastNs * bytes_per_ns;
                 }),
       of_stream("splits are for outputs too narrow to keep the SMs busy, or x too long to be held",
                 [](const Stream& stream, const Sizes& s, const Config& c, const Gpu& gpu) {
-                  return stream.splits == 1 || (stream.splits == 2 && chunks(s) >= 96) ||
-                         (stream.splits == 4 && chunks(s) >= 192) ||
+                  return stream.splits == 1 || (stream.splits <= 3 && chunks(s) >= 192) ||
                          (stream.splits == 2 &&
-                          up_to(s["N"], c["columns"]) * s["G"] < gpu.sm_count);
+                          2 * up_to(s["N"], c["columns"]) * s["G"] < gpu.sm_count);
                 }),
       of_stream("more than half of the SMs would be without work",
                 [](const Stream& stream, const Sizes& s, const Config&, const Gpu& gpu) {
@@ -204,7 +233,7 @@ std::vector<Rule> rules() {
       {"the CTAs of an SM would want more shared memory than it has",
        [](const Sizes& s, const Config& c, const Gpu& gpu) {
          const int64_t bytes = smem_bytes(s, c, gpu);
-         const int64_t ctas = is_stream(c) ? c["ctas_per_sm"] : 1;
+         const int64_t ctas = is_stream(c) ? Stream(s, c, gpu).ctas_per_sm : 1;
          return bytes <= gpu.smem_per_cta_optin_bytes &&
                 ctas * (bytes + gpu.smem_reserved_per_cta_bytes) <= gpu.smem_per_sm_bytes;
        }},
@@ -214,22 +243,19 @@ std::vector<Rule> rules() {
 Space space(const Sizes&, const Gpu&) {
   Space space;
   space.axes = {
-      {"rows",
-       {8, 16, 32, 64, 128, 256},
-       "rows of y that a CTA computes at once; 8 and 16: weights stream past x in registers"},
-      {"columns", {16, 32, 64, 128, 256}, "columns of y that a CTA computes at once"},
-      {"warps_along_depth", {1, 4, 8, 10, 16}, "warps of a CTA that share a part of K"},
+      {"kernel", {kStream, kTile}, "0: weights stream past x in registers; 1: tiles of y"},
+      {"rows", {1, 4, 8, 16, 32, 64, 128, 160}, "rows of y that a CTA computes at once"},
+      {"columns", {16, 32, 128, 160, 256}, "columns of y that a CTA computes at once"},
+      {"warps_along_depth", {1, 2, 4, 8, 9, 10, 16}, "warps of a CTA that share a part of K"},
       {"splits", {1, 2, 3, 4, 8}, "CTAs that share K; a second kernel adds their sums"},
-      {"ahead", {1, 2, 3, 4}, "steps whose copies are under way"},
-      {"ctas_per_sm", {1, 2}, "CTAs of an SM that the registers are cut for"},
   };
   space.rules = rules();
   return space;
 }
 
 Config default_config(const Sizes&) {
-  return {{"rows", 64},  {"columns", 128}, {"warps_along_depth", 1},
-          {"splits", 1}, {"ahead", 3},     {"ctas_per_sm", 2}};
+  return {
+      {"kernel", kTile}, {"rows", 64}, {"columns", 128}, {"warps_along_depth", 1}, {"splits", 1}};
 }
 
 // --- plan
@@ -272,12 +298,13 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu& gpu) {
   LaunchPlan plan;
 
   if (x_is_prepared) {
-    constexpr int64_t kThreads = 256, kPieces = 2, kElements = 8;  // of a piece
+    constexpr int64_t kThreads = 128, kElements = 8;  // of a piece
+    const int64_t pieces = find_tile(c)->rows >= 128 ? 4 : 1;
     KernelLaunch prepare = kernel("prepare_x.cu", "linear_fp8_prepare_x", problem,
-                                  {constant("threads", kThreads), constant("pieces", kPieces)});
-    prepare.grid_x = grid_over_rows(s["G"] * s["K"] / kElements, kThreads * kPieces);
+                                  {constant("threads", kThreads), constant("pieces", pieces)});
+    prepare.grid_x = grid_over_rows(s["G"] * s["K"] / kElements, kThreads * pieces);
     prepare.threads = kThreads;
-    prepare.instructions_per_thread = 60 + 125 * kPieces;
+    prepare.instructions_per_thread = 60 + 125 * static_cast<double>(pieces);
     plan.kernels.push_back(std::move(prepare));
   }
 
@@ -286,8 +313,9 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu& gpu) {
     KernelLaunch main = kernel(
         "stream.cu", "linear_fp8_stream", problem,
         {constant("ctas", stream.ctas), constant("warps_along_columns", stream.warps_along_columns),
-         constant("warps_along_depth", stream.warps_along_depth),
-         constant("row_blocks", stream.rows / 8), constant("passes_ahead", c["ahead"]),
+         constant("warps_along_depth", stream.warps_along_depth), constant("rows", stream.rows),
+         constant("column_blocks", 1), constant("shared_chunks", stream.shared_chunks()),
+         constant("ring_chunks", stream.ring_chunks),
          constant("min_ctas_per_sm", stream.ctas_per_sm), constant("output", output)});
     main.grid_x = {.scale = stream.ctas * splits * s["G"],
                    .terms = {{.symbol = "M", .divisor = stream.rows}}};
@@ -297,13 +325,14 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu& gpu) {
   } else {
     constexpr int64_t kBandRows = 8;
     const Tile& tile = *find_tile(c);
-    KernelLaunch main = kernel(
-        "tile.cu", "linear_fp8_tile", problem,
-        {constant("tile_rows", tile.rows), constant("tile_columns", tile.columns),
-         constant("warps_along_rows", tile.warps_along_rows),
-         constant("warps_along_columns", tile.warps_along_columns), constant("stages", c["ahead"]),
-         constant("band_rows", kBandRows), constant("scale_factors", 2),
-         constant("min_ctas_per_sm", tile.ctas_per_sm), constant("output", output)});
+    KernelLaunch main =
+        kernel("tile.cu", "linear_fp8_tile", problem,
+               {constant("tile_rows", tile.rows), constant("tile_columns", tile.columns),
+                constant("warps_along_rows", tile.warps_along_rows),
+                constant("warps_along_columns", tile.warps_along_columns),
+                constant("warps_along_depth", tile.warps_along_depth),
+                constant("stages", tile.stages), constant("band_rows", kBandRows),
+                constant("min_ctas_per_sm", tile.ctas_per_sm), constant("output", output)});
     main.grid_x = {.scale = up_to(s["N"], tile.columns) * s["G"] * splits,
                    .terms = {{.symbol = "M", .divisor = tile.rows}}};
     main.threads = static_cast<int>(tile.threads());
@@ -327,7 +356,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu& gpu) {
     plan.workspace_bytes = {.scale = prepared_bytes + partial_bytes, .terms = {{"M"}}};
 
   // Chunks of 64 are added in ascending order within a part of K, then the parts are.
-  const int64_t in_cta = streams ? c["warps_along_depth"] : 1;
+  const int64_t in_cta = c["warps_along_depth"];
   plan.reduction_signature = splits > 1 && in_cta > 1
                                  ? fmt::format("K in {} times {} parts", splits, in_cta)
                                  : fmt::format("K in {} parts", splits * in_cta);
@@ -342,24 +371,26 @@ ModelHints model(const Sizes& s, const Config& c) {
     const int64_t warps = c["columns"] / kStreamColumns * c["warps_along_depth"];
     const int64_t part = up_to(chunks(s), c["splits"] * c["warps_along_depth"]);
     constexpr int64_t kSms = 108;  // the launch knows the number, this does not
-    const int64_t passes =
-        up_to(s["N"] * s["G"] * c["splits"], kSms * c["ctas_per_sm"] * c["columns"]);
-    const int64_t instructions = 300 + part * 80 + passes * (80 + part * (70 + c["rows"]));
-    return ModelHints{.bytes_in_flight_per_thread = bytes(c["ahead"] * part * 1024, 32),
+    const int64_t ctas = kSms * (warps <= 10 ? 2 : 1);
+    const int64_t passes = up_to(s["N"] * s["G"] * c["splits"], ctas * c["columns"]);
+    const int64_t row_blocks = up_to(c["rows"], 8);
+    const int64_t of_x = c["rows"] < 8 ? 40 + part * c["rows"] * 20 / 8 : part * row_blocks * 65;
+    const int64_t instructions = 250 + of_x + passes * (60 + part * (60 + 8 * row_blocks));
+    return ModelHints{.bytes_in_flight_per_thread = bytes(part * 1024, 32),
                       .instructions_per_thread = static_cast<double>(instructions),
                       .dependent_loads = 3 + static_cast<double>(warps) / 16};
   }
   const Tile& tile = *find_tile(c);
-  const int64_t warps = tile.threads() / 32;
-  const int64_t steps = up_to(chunks(s), c["splits"]);
+  const int64_t steps = up_to(chunks(s), c["splits"] * tile.warps_along_depth);
   // Of a warp and a chunk: mma, and for every 32 x 16 block of weights what decodes it.
-  const int64_t of_tile = tile.rows * tile.columns / warps;
+  const int64_t of_tile = tile.rows * tile.columns / tile.warps_of_run();
   const int64_t instructions = 40 + of_tile / 32 + tile.columns / tile.warps_along_columns * 5;
   return ModelHints{
       .bytes_in_flight_per_thread =
-          bytes((c["ahead"] - 1) * (tile.rows * 128 + tile.columns * 64), tile.threads()),
+          bytes((tile.stages - 1) * tile.warps_along_depth * (tile.rows * 128 + tile.columns * 64),
+                tile.threads()),
       .instructions_per_thread = 400 + static_cast<double>(steps * instructions),
-      .dependent_loads = 3 + static_cast<double>(steps) / static_cast<double>(4 * c["ahead"])};
+      .dependent_loads = 3 + static_cast<double>(steps) / static_cast<double>(4 * tile.stages)};
 }
 
 // --- the model's linears, in the layout that is fastest

@@ -1,16 +1,19 @@
 // y[t, g, n] = sum_k x[t, g, k] * w[g, n, k] * scale[g, n / 32, k / 32] for few rows (ops.md B6):
 // weights stream once through CTAs that stay, each lane copying ahead what it will multiply.
-// grid  (ctas * splits * groups * blocks of rows)
+// grid  (ctas * splits * groups * blocks of `rows` rows)
 // block (32 * warps_along_columns * warps_along_depth)
-// shared: per warp a ring of `passes_ahead` passes of chunks, 1 KB a chunk; then the partial sums
+// shared: per warp a ring of `ring_chunks` chunks of weights; per warp its part of x with rows < 8, or
+//         the `shared_chunks` last chunks of it; then two sets of the warps' partial sums (one if there
+//         is but one pass)
 //
 // The weights are the 16-row operand of the mma and x is the 8-column one. A warp owns a part of K
-// for good: it reads and quantises its part of x once into registers, then goes from one tile of 16
-// columns of y to the next. The warps that share a tile add their sums in the order of K.
+// for good: it reads and quantises its part of x once into registers (of many rows and a long part some
+// chunks into shared memory), then goes from one tile of columns of y to the next. The warps that share a tile add their sums in the order of K, while
+// they already multiply the next tile.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, depth, groups, ctas, warps_along_columns, warps_along_depth,
-                             // row_blocks, passes_ahead, splits, weight_layout, slot_order, x_format,
-                             // output, min_ctas_per_sm
+                             // rows, column_blocks, shared_chunks, ring_chunks, splits,
+                             // weight_layout, slot_order, x_format, output, min_ctas_per_sm
 #include "templates/linear_fp8/mma.cuh"
 #include "templates/common/quantise.cuh"
 #include "templates/common/types.cuh"
@@ -20,102 +23,222 @@
 
 constexpr int warps = warps_along_columns * warps_along_depth;
 constexpr int threads = warps * warp_lanes;
-constexpr int tile_columns = 16;
+constexpr int tile_columns = 16 * column_blocks;
 constexpr int tiles = columns / tile_columns;
-constexpr int rows = 8 * row_blocks;
+constexpr int row_blocks = (rows + 7) / 8;
 constexpr int parts = splits * warps_along_depth;
 constexpr int part_chunks = (chunks + parts - 1) / parts;  // of the longest part
-constexpr int passes = (tiles + ctas * warps_along_columns - 1) / (ctas * warps_along_columns);
+constexpr bool parts_are_equal = chunks % parts == 0;      // else some have a chunk less
+constexpr int tile_step = ctas * warps_along_columns;
+constexpr int passes = (tiles + tile_step - 1) / tile_step;
 constexpr int chunk_bytes = tile_columns * chunk_elements;
-constexpr int ring_chunks = passes_ahead * part_chunks;
-constexpr int ring_bytes = ring_chunks * chunk_bytes;  // of a warp
-static_assert(2 * part_chunks <= warp_lanes);
+constexpr int ring_bytes = ring_chunks * chunk_bytes;                        // of a warp
+constexpr int x_bytes =
+    rows * (rows < 8 ? part_chunks : shared_chunks) * chunk_elements * 2;  // of a warp
+constexpr int own_chunks_of_x = part_chunks - shared_chunks;  // in registers
+static_assert(ring_chunks % part_chunks == 0 || part_chunks % ring_chunks == 0);
+static_assert(column_blocks == 1 || column_blocks == 2);
+static_assert(columns % tile_columns == 0 && 2 * part_chunks <= warp_lanes);
+static_assert(rows < 8 ? shared_chunks == 0 : rows % 8 == 0);
 
-// Where a lane finds its weights: of pass p, chunk j of its part.
+// Copies a warp's weights into its ring: lane by lane what the lane itself will multiply.
 class WeightStream {
  public:
   __device__ __forceinline__ WeightStream(const Args& args, int group, int first_tile,
                                           int first_chunk, int own_chunks, u32 ring)
-      : ring_(ring + lane_id() * 16), first_tile_(first_tile), own_chunks_(own_chunks) {
+      : to_(ring + lane_id() * 16), tile_(first_tile), own_chunks_(own_chunks) {
     const int lane = lane_id();
     const u8* w = args.w + static_cast<i64>(group) * weight_group_bytes;
     if constexpr (weight_layout == packed)
-      from_ = w + (static_cast<i64>(first_tile) * 2 * chunks + first_chunk) * block_bytes + lane * 16;
+      from_ = w + static_cast<i64>(first_tile) * tile_bytes + first_chunk * block_bytes + lane * 16;
     else
-      from_ = w + (static_cast<i64>(first_tile) * tile_columns + lane / 4) * depth +
-              static_cast<i64>(first_chunk) * chunk_elements + lane % 4 * 16;
-    tail_chunk_ = depth % chunk_elements != 0 && weight_layout == checkpoint && lane % 4 >= 2
-                      ? chunks - 1 - first_chunk
-                      : -1;
+      from_ = w + static_cast<i64>(first_tile) * tile_bytes + lane / 4 * depth +
+              first_chunk * chunk_elements + lane % 4 * 16;
+    ends_inside_ = depth % chunk_elements != 0 && weight_layout == checkpoint && lane % 4 >= 2
+                       ? chunks - 1 - first_chunk
+                       : -1;
   }
 
-  static constexpr int tile_step = ctas * warps_along_columns;
-
-  // Chunks beyond the part, tiles beyond the end and what K lacks in its last chunk become zeros.
-  __device__ __forceinline__ void start(int pass, int j) const {
-    constexpr int chunk_step = weight_layout == packed ? block_bytes : chunk_elements;
-    constexpr i64 half_step = weight_layout == packed ? static_cast<i64>(chunks) * block_bytes
-                                                      : static_cast<i64>(block_rows) * depth;
-    constexpr i64 pass_step = tile_step * 2 * half_step;
-    const bool is_there = first_tile_ + pass * tile_step < tiles && j < own_chunks_ &&
-                          (depth % chunk_elements == 0 || j != tail_chunk_);
-    const u32 to = slot(pass, j);
-    const u8* from = from_ + pass * pass_step + j * chunk_step;
+  // Chunk number i of this pass, or of a later one if i goes beyond it, into slot `slot`: nothing for
+  // a tile or a chunk that does not exist, zeros for what K lacks in its last chunk.
+  __device__ __forceinline__ void start(int slot, int i) const {
+    const int passes_on = i / part_chunks;
+    const int j = i % part_chunks;
+    const bool is_there = tile_ + passes_on * tile_step < tiles &&
+                          (parts_are_equal || j < part_chunks - 1 || j < own_chunks_);
+    if (is_there) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      copy_async_16(to + half * block_bytes, from + half * half_step, is_there ? 16 : 0);
+      for (int block = 0; block < 2 * column_blocks; ++block)
+        copy_async_16(to_ + slot * chunk_bytes + block * block_bytes,
+                      from_ + passes_on * pass_bytes + j * chunk_step + block * block_step,
+                      depth % chunk_elements == 0 || j != ends_inside_ ? 16 : 0);
+    }
     commit_copies();
   }
 
-  __device__ __forceinline__ u32 slot(int pass, int j) const {
-    return ring_ + (pass % passes_ahead * part_chunks + j) * chunk_bytes;
+  __device__ __forceinline__ void end_pass() {
+    from_ += pass_bytes;
+    tile_ += tile_step;
   }
 
  private:
+  static constexpr int chunk_step = weight_layout == packed ? block_bytes : chunk_elements;
+  static constexpr i64 block_step =
+      weight_layout == packed ? chunks * block_bytes : block_rows * depth;
+  static constexpr i64 tile_bytes = 2 * column_blocks * block_step;
+  static constexpr i64 pass_bytes = tile_step * tile_bytes;
+
   const u8* from_;
-  u32 ring_;
-  int first_tile_;
+  u32 to_;
+  int tile_;
   int own_chunks_;
-  int tail_chunk_;
+  int ends_inside_;  // the chunk of which this lane has nothing
 };
 
-using Sums = float[row_blocks][4];
-using XPart = u32[part_chunks][row_blocks][8];  // two registers for each of the four mma of a chunk
+using Sums = float[column_blocks][row_blocks][4];
+using XPart = u32[own_chunks_of_x][row_blocks][8];  // two registers for each of the four mma of a chunk
 
-__device__ __forceinline__ void multiply_chunk(Sums& sums, const u32 (&x)[row_blocks][8],
-                                               const uint4& top, const uint4& bottom,
-                                               u32 scale_byte, bool any_is_wide) {
+__device__ __forceinline__ void store_piece(u8* to, int step, const u32 (&piece)[8]) {
+  reinterpret_cast<uint4*>(to)[0] = {piece[0], piece[1], piece[2], piece[3]};
+  reinterpret_cast<uint4*>(to + step)[0] = {piece[4], piece[5], piece[6], piece[7]};
+}
+__device__ __forceinline__ void load_piece(u32 (&piece)[8], const u8* from, int step) {
+  const uint4 first = reinterpret_cast<const uint4*>(from)[0];
+  const uint4 second = reinterpret_cast<const uint4*>(from + step)[0];
+  piece[0] = first.x, piece[1] = first.y, piece[2] = first.z, piece[3] = first.w;
+  piece[4] = second.x, piece[5] = second.y, piece[6] = second.z, piece[7] = second.w;
+}
+
+// Pieces that a lane prepares for shared memory. Few rows leave most lanes without one: then the warp
+// deals all pieces of its part out among its lanes, [row][chunk][q].
+constexpr int dealt_pieces = rows * part_chunks * 4;
+constexpr int shared_pieces = rows < 8 ? (dealt_pieces + warp_lanes - 1) / warp_lanes
+                                       : shared_chunks * row_blocks;
+using SharedPieces = u32[shared_pieces == 0 ? 1 : shared_pieces][8];
+constexpr int half_piece_bytes = warp_lanes * 16;  // of a piece of shared chunks: 16 bytes of all lanes
+
+// Reads a warp's part of x: lane 4 g + q gets row g's elements 16 q .. of each chunk. Rows beyond the
+// last repeat it, a chunk beyond the part repeats the one before: neither is used.
+__device__ __forceinline__ void load_x(XPart& x, SharedPieces& shared, const Args& args,
+                                       i64 first_row, int group, int first_chunk, int own_chunks) {
+  const int lane = lane_id();
+  const auto load = [&](u32(&piece)[8], i64 row, int chunk) {
+    load_row_chunk(piece, args, min(first_row + row, args.num_rows - 1), group,
+                   first_chunk + (parts_are_equal ? chunk : min(chunk, own_chunks - 1)), lane % 4);
+  };
+  if constexpr (rows < 8) {
+#pragma unroll
+    for (int i = 0; i < shared_pieces; ++i) {
+      const int piece = min(i * warp_lanes + lane, dealt_pieces - 4 + lane % 4);
+      load(shared[i], piece / (4 * part_chunks), piece / 4 % part_chunks);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < shared_pieces; ++i)
+      load(shared[i], i % row_blocks * 8 + lane / 4, own_chunks_of_x + i / row_blocks);
+#pragma unroll
+    for (int i = 0; i < own_chunks_of_x * row_blocks; ++i)
+      load(x[i / row_blocks][i % row_blocks], i % row_blocks * 8 + lane / 4, i / row_blocks);
+  }
+}
+
+// Quantises what load_x brought, chunk by chunk as it arrives, and puts it where multiply_pass expects it.
+__device__ __forceinline__ void prepare_x(XPart& x, SharedPieces& shared, u8* shared_x) {
+  const int lane = lane_id();
+  if constexpr (shared_pieces > 0) {
+    prepare_pieces(shared);
+#pragma unroll
+    for (int i = 0; i < shared_pieces; ++i) {
+      if constexpr (rows >= 8)
+        store_piece(shared_x + i * 2 * half_piece_bytes + lane * 16, half_piece_bytes, shared[i]);
+      else if (i * warp_lanes + lane < dealt_pieces)
+        store_piece(shared_x + (i * warp_lanes + lane) * 32, 16, shared[i]);
+    }
+  }
+  if constexpr (rows < 8) {
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < part_chunks; ++j) {
+      const int row = min(lane / 4, rows - 1);
+      load_piece(x[j][0], shared_x + ((row * part_chunks + j) * 4 + lane % 4) * 32, 16);
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < own_chunks_of_x; ++j) prepare_pieces(x[j]);
+  }
+}
+
+// The 16 codes of columns g and g + 8 times their factors.
+template <bool is_wide>
+__device__ __forceinline__ void multiply_block(float (&sums)[row_blocks][4],
+                                               const u32 (&x)[row_blocks][8], const uint4& top,
+                                               const uint4& bottom, u32 factor, u32 more) {
   const u32 top_words[4] = {top.x, top.y, top.z, top.w};
   const u32 bottom_words[4] = {bottom.x, bottom.y, bottom.z, bottom.w};
-  const u32 factor = first_factor(min(scale_byte, largest_single_scale));
-  WordPairs a[words_per_chunk];
-  WordPairs b[words_per_chunk];
 #pragma unroll
   for (int s = 0; s < words_per_chunk; ++s) {
     constexpr auto layout = static_cast<WeightLayout>(weight_layout);
     constexpr auto order = static_cast<SlotOrder>(slot_order);
-    a[s] = decode_weights<layout, order>(top_words[s], factor);
-    b[s] = decode_weights<layout, order>(bottom_words[s], factor);
-  }
-  if (any_is_wide) {
-    const u32 more = second_factor(scale_byte);
-#pragma unroll
-    for (int s = 0; s < words_per_chunk; ++s) {
-      a[s] = {multiply_bf16x2(a[s].low, more), multiply_bf16x2(a[s].high, more)};
-      b[s] = {multiply_bf16x2(b[s].low, more), multiply_bf16x2(b[s].high, more)};
+    WordPairs a = decode_weights<layout, order>(top_words[s], factor);
+    WordPairs b = decode_weights<layout, order>(bottom_words[s], factor);
+    if constexpr (is_wide) {
+      a = {multiply_bf16x2(a.low, more), multiply_bf16x2(a.high, more)};
+      b = {multiply_bf16x2(b.low, more), multiply_bf16x2(b.high, more)};
     }
-  }
-#pragma unroll
-  for (int s = 0; s < words_per_chunk; ++s) {
 #pragma unroll
     for (int r = 0; r < row_blocks; ++r)
-      multiply_add(sums[r], a[s].low, b[s].low, a[s].high, b[s].high, x[r][2 * s],
-                   x[r][2 * s + 1]);
+      multiply_add(sums[r], a.low, b.low, a.high, b.high, x[r][2 * s], x[r][2 * s + 1]);
   }
 }
 
-// Sums of a warp: [row][16 columns].
+// One tile of a warp: its part of K, chunk by chunk, each replaced by a later one.
+template <bool is_wide>
+__device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const u8* shared_x,
+                                              const WeightStream& weights, u32 ring, int slot,
+                                              u32 scales, int own_chunks) {
+#pragma unroll
+  for (int j = 0; j < part_chunks; ++j) {
+    wait_for_copies<ring_chunks - 1>();
+    const int slot_of_chunk = slot + j % ring_chunks;
+    if (parts_are_equal || j < part_chunks - 1 || j < own_chunks) {
+      const u32 byte = __shfl_sync(all_lanes, scales, 2 * j + lane_id() % 4 / 2);
+      const u32 factor = first_factor(is_wide ? min(byte, largest_single_scale) : byte);
+      const u32 more = is_wide ? second_factor(byte) : 0;
+      const u32 from = ring + slot_of_chunk * chunk_bytes;
+      u32 x_of_chunk[row_blocks][8];
+#pragma unroll
+      for (int r = 0; r < row_blocks; ++r) {
+        if (j < own_chunks_of_x) {
+#pragma unroll
+          for (int k = 0; k < 8; ++k) x_of_chunk[r][k] = x[j][r][k];
+        } else {
+          const int piece = (j - own_chunks_of_x) * row_blocks + r;
+          load_piece(x_of_chunk[r], shared_x + piece * 2 * half_piece_bytes + lane_id() * 16,
+                     half_piece_bytes);
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < column_blocks; ++c) {
+        const uint4 top = load_shared_16(from + 2 * c * block_bytes);
+        const uint4 bottom = load_shared_16(from + (2 * c + 1) * block_bytes);
+        multiply_block<is_wide>(sums[c], x_of_chunk, top, bottom, factor, more);
+      }
+    }
+    if constexpr (passes * part_chunks > ring_chunks)
+      weights.start(slot_of_chunk, j + ring_chunks);
+    else
+      commit_copies();
+  }
+}
+
+// Sums of a warp: [row][column of the tile], the columns' eights exchanged by row, so that the lanes
+// of a store meet many banks.
 constexpr int sums_floats = rows * tile_columns;
+constexpr int sums_buffers = passes == 1 ? 1 : 2;
+
+__device__ __forceinline__ int place_of_sum(int row, int column) {
+  return row * tile_columns + (column ^ (row / 2 % (tile_columns / 8) * 8));
+}
 
 __device__ __forceinline__ void leave_sums(float* to, const Sums& sums) {
   const int g = lane_id() / 4;
@@ -123,15 +246,32 @@ __device__ __forceinline__ void leave_sums(float* to, const Sums& sums) {
 #pragma unroll
   for (int r = 0; r < row_blocks; ++r) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      to[(8 * r + 2 * q + i % 2) * tile_columns + g + i / 2 * 8] = sums[r][i];
+    for (int i = 0; i < 4; ++i) {
+      const int row = 8 * r + 2 * q + i % 2;
+      if (rows < 8 && row >= rows) continue;
+#pragma unroll
+      for (int c = 0; c < column_blocks; ++c)
+        to[place_of_sum(row, 16 * c + g + i / 2 * 8)] = sums[c][r][i];
+    }
   }
+}
+
+__device__ __forceinline__ void store_four(const Args& args, int split, i64 row, int group,
+                                           int column, const float4& sum) {
+  if constexpr (output == output_bf16)
+    *reinterpret_cast<uint2*>(y_bf16(args, row, group) + column) = {to_bf16x2(sum.x, sum.y),
+                                                                    to_bf16x2(sum.z, sum.w)};
+  else if constexpr (output == output_f32)
+    *reinterpret_cast<float4*>(y_f32(args, row, group) + column) = sum;
+  else
+    *reinterpret_cast<float4*>(partial(args, split, row, group) + column) = sum;
 }
 
 extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
     linear_fp8_stream(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) u8 shared[];
-  float* all_sums = reinterpret_cast<float*>(shared + warps * ring_bytes);
+  u8* const all_x = shared + warps * ring_bytes;
+  float* const all_sums = reinterpret_cast<float*>(all_x + warps * x_bytes);
 
   const int lane = lane_id();
   const int warp_of_columns = warp_id() / warps_along_depth;
@@ -145,73 +285,73 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
   const int own_chunks = (part + 1) * chunks / parts - first_chunk;
   const int first_tile = cta * warps_along_columns + warp_of_columns;
 
-  const WeightStream weights(args, group, first_tile, first_chunk, own_chunks,
-                             shared_address(shared) + warp_id() * ring_bytes);
+  const u32 ring = shared_address(shared) + warp_id() * ring_bytes;
+  WeightStream weights(args, group, first_tile, first_chunk, own_chunks, ring);
   const u8* scales =
       args.w_scales + static_cast<i64>(group) * (columns / 32) * depth_groups +
       min(2 * first_chunk + lane, depth_groups - 1);
   const auto scale_of = [&](int pass) -> u32 {
-    const int tile = min(first_tile + pass * WeightStream::tile_step, tiles - 1);
-    return scales[static_cast<i64>(tile / 2) * depth_groups];
+    const int tile = min(first_tile + pass * tile_step, tiles - 1);
+    return scales[static_cast<i64>(tile * column_blocks / 2) * depth_groups];
   };
 
+  // x first: it decides when the first warp can multiply, and comes from L2.
+  XPart x;
+  SharedPieces shared_part;
+  load_x(x, shared_part, args, first_row, group, first_chunk, own_chunks);
   u32 next_scales = scale_of(0);
 #pragma unroll
-  for (int p = 0; p < passes_ahead; ++p) {
-#pragma unroll
-    for (int j = 0; j < part_chunks; ++j) weights.start(p, j);
-  }
+  for (int i = 0; i < ring_chunks; ++i) weights.start(i, i);
+  u8* const shared_x = all_x + warp_id() * x_bytes;
+  prepare_x(x, shared_part, shared_x);
 
-  XPart x;
-#pragma unroll
-  for (int j = 0; j < part_chunks; ++j) {
-#pragma unroll
-    for (int r = 0; r < row_blocks; ++r)
-      load_row_chunk(x[j][r], args, first_row + 8 * r + lane / 4, group, first_chunk + j,
-                     j < own_chunks);
-  }
-#pragma unroll
-  for (int j = 0; j < part_chunks; ++j) {
-#pragma unroll
-    for (int r = 0; r < row_blocks; ++r) prepare_row_chunk(x[j][r]);
-  }
-
+  // Threads take turns in adding the sums of a pass, a few whole warps each time.
+  constexpr int tile_fours = rows * tile_columns / 4;
+  constexpr int adders =
+      (warps_along_columns * tile_fours + warp_lanes - 1) / warp_lanes * warp_lanes % threads;
+  int adder = static_cast<int>(threadIdx.x);
+  int slot = 0;
 #pragma unroll 1
   for (int pass = 0; pass < passes; ++pass) {
     const u32 own_scales = next_scales;
     next_scales = scale_of(pass + 1);
-    const bool any_is_wide = __any_sync(all_lanes, own_scales > largest_single_scale);
-    Sums sums = {};
-#pragma unroll
-    for (int j = 0; j < part_chunks; ++j) {
-      wait_for_copies<ring_chunks - 1>();
-      const uint4 top = load_shared_16(weights.slot(pass, j));
-      const uint4 bottom = load_shared_16(weights.slot(pass, j) + block_bytes);
-      const u32 byte = __shfl_sync(all_lanes, own_scales, 2 * j + lane % 4 / 2);
-      multiply_chunk(sums, x[j], top, bottom, byte, any_is_wide);
-      weights.start(pass + passes_ahead, j);
-    }
-
-    __syncthreads();  // the sums of the pass before are read
-    leave_sums(all_sums + warp_id() * sums_floats, sums);
-    __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < warps_along_columns * sums_floats; i += threads) {
-      const int column_in_tile = i % tile_columns;
-      const i64 row = first_row + i / tile_columns % rows;
-      const int of_columns = i / sums_floats;
-      const int tile = cta * warps_along_columns + of_columns + pass * WeightStream::tile_step;
-      if (row >= args.num_rows || tile >= tiles) continue;
-      const float* from = all_sums + of_columns * warps_along_depth * sums_floats + i % sums_floats;
-      float sum = from[0];
-#pragma unroll
-      for (int k = 1; k < warps_along_depth; ++k) sum += from[k * sums_floats];
-      const int column = tile * tile_columns + column_in_tile;
-      if constexpr (output == output_bf16)
-        y_bf16(args, row, group)[column] = static_cast<u16>(to_bf16x2(sum, 0) & 0xffffu);
-      else if constexpr (output == output_f32)
-        y_f32(args, row, group)[column] = sum;
+    float* const sums_of_pass = all_sums + pass % sums_buffers * (warps * sums_floats);
+    if (first_tile + pass * tile_step < tiles) {
+      Sums sums = {};
+      const u32 own_ring = ring + lane * 16;
+      if (__any_sync(all_lanes, own_scales > largest_single_scale))
+        multiply_pass<true>(sums, x, shared_x, weights, own_ring, slot, own_scales,
+                             own_chunks);
       else
-        partial(args, split, row, group)[column] = sum;
+        multiply_pass<false>(sums, x, shared_x, weights, own_ring, slot, own_scales,
+                             own_chunks);
+      leave_sums(sums_of_pass + warp_id() * sums_floats, sums);
     }
+    weights.end_pass();
+    slot = slot + part_chunks >= ring_chunks ? 0 : slot + part_chunks;
+    __syncthreads();  // the sums are there, and those of the pass before are read
+
+    for (int i = adder; i < warps_along_columns * tile_fours; i += threads) {
+      const int column_in_tile = i % (tile_columns / 4) * 4;
+      const int row_in_tile = i / (tile_columns / 4) % rows;
+      const int of_columns = i / tile_fours;
+      const int tile = cta * warps_along_columns + of_columns + pass * tile_step;
+      const i64 row = first_row + row_in_tile;
+      if (row >= args.num_rows || tile >= tiles) continue;
+      const float* from = sums_of_pass + of_columns * warps_along_depth * sums_floats +
+                          place_of_sum(row_in_tile, column_in_tile);
+      float4 sum = *reinterpret_cast<const float4*>(from);
+#pragma unroll
+      for (int k = 1; k < warps_along_depth; ++k) {
+        const float4 more = *reinterpret_cast<const float4*>(from + k * sums_floats);
+        sum.x += more.x;
+        sum.y += more.y;
+        sum.z += more.z;
+        sum.w += more.w;
+      }
+      store_four(args, split, row, group, tile * tile_columns + column_in_tile, sum);
+    }
+    adder -= adders;
+    if (adder < 0) adder += threads;
   }
 }

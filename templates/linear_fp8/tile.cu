@@ -1,37 +1,46 @@
 // y[t, g, n] = sum_k x[t, g, k] * w[g, n, k] * scale[g, n / 32, k / 32] for many rows (ops.md B6):
 // a CTA computes a tile of y over one part of K.
 // grid  (tiles of rows * tiles of columns * groups * splits)   block (threads)
-// shared: `stages` slots, each one chunk of x [tile_rows][64] in bf16 and of w [tile_columns][64]
+// shared: `stages` slots, each for every run of K one chunk of x [tile_rows][64] in bf16 and one of w
+//         [tile_columns][64]
 //
 // Weights stay FP8 in shared memory and become bf16 in registers; every warp decodes what it
 // multiplies. They are the 16-row operand of the mma and x is the 8-column one: so what a 16-byte
 // load brings of x are two register pairs that the mma takes as they are, and decoding can write the
-// four neighbouring registers of the other operand. While the second half of a chunk is multiplied, the first half of the next is read, so
-// one barrier a chunk suffices. A row of x in a slot has its 16-byte pieces at piece ^ (row & 1),
-// so that eight lanes (two rows, every second piece) meet all banks.
+// four neighbouring registers of the other operand. A warp of few columns and many rows decodes
+// least; it keeps the decoded half of a chunk and lets its rows of x pass by, while it decodes the
+// next half. A row of x in a slot has its 16-byte pieces at piece ^ (row & 1), so that eight lanes
+// (two rows, every second piece) meet all banks.
+//
+// A part of K (splits) is cut again into warps_along_depth runs of chunks; a slot holds one chunk of
+// each run, and the sums of the runs are added in the order of K through shared memory.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, depth, groups, tile_rows, tile_columns, warps_along_rows,
-                             // warps_along_columns, stages, splits, band_rows, weight_layout,
-                             // slot_order, scale_factors, x_source, output,
-                             // min_ctas_per_sm
+                             // warps_along_columns, warps_along_depth, stages, splits, band_rows,
+                             // weight_layout, slot_order, x_source, output, min_ctas_per_sm
 #include "templates/linear_fp8/mma.cuh"
 #include "templates/common/types.cuh"
 #include "templates/linear_fp8/fragments.cuh"
 #include "templates/linear_fp8/problem.cuh"
 
-constexpr int threads = warp_lanes * warps_along_rows * warps_along_columns;
+constexpr int warps_of_run = warps_along_rows * warps_along_columns;
+constexpr int threads = warp_lanes * warps_of_run * warps_along_depth;
 constexpr int warp_rows = tile_rows / warps_along_rows;
 constexpr int warp_columns = tile_columns / warps_along_columns;
 constexpr int row_blocks = warp_rows / 8;         // rows of y in an mma
 constexpr int column_blocks = warp_columns / 16;  // columns of y in an mma
 constexpr int scale_blocks = warp_columns / 32;
-static_assert(row_blocks * 8 * warps_along_rows == tile_rows);
+static_assert(row_blocks % 2 == 0 && row_blocks * 8 * warps_along_rows == tile_rows);
+static_assert(stages >= 3);
 static_assert(scale_blocks * 32 * warps_along_columns == tile_columns);
 
 constexpr int x_row_bytes = chunk_elements * 2;
 constexpr int x_slot_bytes = tile_rows * x_row_bytes;
 constexpr int w_slot_bytes = tile_columns * chunk_elements;
-constexpr int slot_bytes = x_slot_bytes + w_slot_bytes;
+constexpr int run_slot_bytes = x_slot_bytes + w_slot_bytes;
+constexpr int slot_bytes = warps_along_depth * run_slot_bytes;
+constexpr int runs = splits * warps_along_depth;
+constexpr int run_chunks = (chunks + runs - 1) / runs;  // of the longest run
 constexpr int column_tiles_of_y = (columns + tile_columns - 1) / tile_columns;
 
 struct Tile {
@@ -57,13 +66,14 @@ __device__ __forceinline__ Tile find_tile(i64 num_rows) {
           static_cast<int>(part / splits), static_cast<int>(part % splits)};
 }
 
-// Copies the chunks of one part of K into slots, one after another.
+__device__ __forceinline__ int first_chunk(int run) { return run * chunks / runs; }
+
+// Copies the chunks of the runs of one split into slots, one of each run after another.
 class ChunkCopies {
  public:
-  __device__ __forceinline__ ChunkCopies(const Args& args, const Tile& tile, int first, int end,
-                                         u32 shared)
-      : chunks_left_(end - first) {
+  __device__ __forceinline__ ChunkCopies(const Args& args, const Tile& tile, u32 shared) {
     const int thread = static_cast<int>(threadIdx.x);
+    const int first = first_chunk(tile.split * warps_along_depth);
     const XRows x = x_rows<x_source>(args, tile.group);
     const int row = thread / 8;
     const int piece = thread % 8;
@@ -93,30 +103,42 @@ class ChunkCopies {
     // What K lacks in its last chunk; the packed layout holds zeros there.
     wanted_in_tail_ = wanted_ & ((piece < 4 ? x_mask : 0) |
                                  (thread % 4 < 2 || weight_layout == packed ? ~x_mask : 0));
-    if (end != chunks) wanted_in_tail_ = wanted_;
+#pragma unroll
+    for (int d = 0; d < warps_along_depth; ++d) {
+      const int begin = first_chunk(tile.split * warps_along_depth + d);
+      offset_[d] = begin - first;
+      left_[d] = first_chunk(tile.split * warps_along_depth + d + 1) - begin;
+    }
+    ends_k_ = tile.split == splits - 1;
   }
 
-  // The next chunk; after the last one zeros.
+  // The next chunk of each run; after the last one zeros.
   __device__ __forceinline__ void start(u32 slot_offset) {
-    u32 wanted = chunks_left_ > 0 ? wanted_ : 0;
-    if (depth % chunk_elements != 0 && chunks_left_ == 1) wanted = wanted_in_tail_;
     const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll
-    for (int i = 0; i < x_steps; ++i) {
-      if ((i + 1) * threads > x_copies && thread >= x_copies - i * threads) break;
-      copy_async_16(x_to_ + slot_offset + i * threads * 16, x_ + i * x_step_,
-                    wanted >> i & 1 ? 16 : 0);
-    }
+    for (int d = 0; d < warps_along_depth; ++d) {
+      u32 wanted = left_[d] > 0 ? wanted_ : 0;
+      if (depth % chunk_elements != 0 && d == warps_along_depth - 1 && ends_k_ && left_[d] == 1)
+        wanted = wanted_in_tail_;
+      const u8* x = x_ + (d == 0 ? 0 : offset_[d] * x_row_bytes);
+      const u8* w = w_ + (d == 0 ? 0 : offset_[d] * w_chunk_bytes);
+      const u32 to = slot_offset + d * run_slot_bytes;
 #pragma unroll
-    for (int i = 0; i < w_steps; ++i) {
-      if ((i + 1) * threads > w_copies && thread >= w_copies - i * threads) break;
-      copy_async_16(w_to_ + slot_offset + i * threads * 16, w_ + i * w_step,
-                    wanted >> (x_steps + i) & 1 ? 16 : 0);
+      for (int i = 0; i < x_steps; ++i) {
+        if ((i + 1) * threads > x_copies && thread >= x_copies - i * threads) break;
+        copy_async_16(x_to_ + to + i * threads * 16, x + i * x_step_, wanted >> i & 1 ? 16 : 0);
+      }
+#pragma unroll
+      for (int i = 0; i < w_steps; ++i) {
+        if ((i + 1) * threads > w_copies && thread >= w_copies - i * threads) break;
+        copy_async_16(w_to_ + to + i * threads * 16, w + i * w_step,
+                      wanted >> (x_steps + i) & 1 ? 16 : 0);
+      }
+      --left_[d];
     }
     commit_copies();
     x_ += x_row_bytes;
     w_ += w_chunk_bytes;
-    --chunks_left_;
   }
 
  private:
@@ -131,6 +153,7 @@ class ChunkCopies {
   static constexpr i64 w_step = weight_layout == packed
                                     ? static_cast<i64>(threads / warp_lanes) * chunks * block_bytes
                                     : static_cast<i64>(w_columns_per_step) * depth;
+  static_assert(x_steps + w_steps <= 32);
 
   const u8* x_;
   i64 x_step_;
@@ -139,7 +162,9 @@ class ChunkCopies {
   u32 w_to_;
   u32 wanted_;  // bit i: step i of x lies inside; above them the steps of w
   u32 wanted_in_tail_;
-  int chunks_left_;
+  int offset_[warps_along_depth];  // of a run, in chunks
+  int left_[warps_along_depth];    // chunks of a run
+  bool ends_k_;
 };
 
 // Scale bytes of a warp's columns, 16 chunks at a time: lane l holds those of 32 elements number l,
@@ -180,102 +205,200 @@ class Scales {
 };
 
 using Sums = float[column_blocks][row_blocks][4];
-using XHalf = uint4[row_blocks];         // row g: 8 elements
-using WBlocks = uint4[column_blocks][2];  // columns g and g + 8: 16 codes
+using WCodes = uint4[column_blocks][2];     // columns g and g + 8: 16 codes, or 8 of half a chunk
+using WOperand = u32[column_blocks][2][4];  // half of a chunk: two mma
+// Row g of the blocks of rows to come: 8 elements, half of a chunk.
+constexpr int blocks_ahead = row_blocks % 4 == 0 ? 4 : 2;
+using XPieces = uint4[blocks_ahead];
 
-// Half h of the chunk at x_from: pieces 2 q + h.
-__device__ __forceinline__ void load_x(XHalf& x, u32 x_from) {
-#pragma unroll
-  for (int i = 0; i < row_blocks; ++i) x[i] = load_shared_16(x_from + 8 * i * x_row_bytes);
-}
+// A thread that may have 240 registers reads the codes of a whole chunk at once; other ones read them
+// by halves.
+constexpr bool reads_whole_chunks = threads * min_ctas_per_sm <= 256;
 
-__device__ __forceinline__ void load_w(uint4 (&w)[2], u32 w_from) {
-  w[0] = load_shared_16(w_from);
-  w[1] = load_shared_16(w_from + block_bytes);
+__device__ __forceinline__ uint2 load_shared_8(u32 from) {
+  uint2 value;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(from));
+  return value;
 }
 
 template <int half>
-__device__ __forceinline__ u32 word_of(const uint4& words, int step) {
-  if constexpr (half == 0) return step == 0 ? words.x : words.y;
-  return step == 0 ? words.z : words.w;
-}
-
-__device__ __forceinline__ WordPairs decode_word(u32 word, u32 factor, u32 more) {
-  WordPairs pairs = decode_weights<static_cast<WeightLayout>(weight_layout),
-                                   static_cast<SlotOrder>(slot_order)>(word, factor);
-  if constexpr (scale_factors == 2)
-    pairs = {multiply_bf16x2(pairs.low, more), multiply_bf16x2(pairs.high, more)};
-  return pairs;
-}
-
-// Multiplies half of a chunk. A block of w is replaced by that of the next chunk after its last use.
-template <int half>
-__device__ __forceinline__ void multiply_half(Sums& sums, const XHalf& x, WBlocks& w,
-                                              const u32 (&factors)[scale_blocks],
-                                              const u32 (&more)[scale_blocks], u32 next_w) {
+__device__ __forceinline__ void load_w(WCodes& w, u32 from) {
 #pragma unroll
-  for (int j = 0; j < column_blocks; ++j) {
-    WordPairs top[2];
-    WordPairs bottom[2];
+  for (int j = 0; j < 2 * column_blocks; ++j) {
+    uint4& codes = w[j / 2][j % 2];
+    if constexpr (reads_whole_chunks) {
+      if constexpr (half == 0) codes = load_shared_16(from + j * block_bytes);
+    } else {
+      const uint2 two = load_shared_8(from + j * block_bytes + 8 * half);
+      (half == 0 ? codes.x : codes.z) = two.x;
+      (half == 0 ? codes.y : codes.w) = two.y;
+    }
+  }
+}
+
+// What a lane multiplies its codes by in one chunk, for each block of 32 columns.
+struct Factors {
+  u32 first[scale_blocks];
+  u32 second[scale_blocks];
+};
+
+template <bool is_wide>
+__device__ __forceinline__ Factors factors_of(u32 bytes) {
+  Factors factors;
+#pragma unroll
+  for (int b = 0; b < scale_blocks; ++b) {
+    const u32 byte = bytes >> (8 * b) & 0xff;
+    factors.first[b] = first_factor(is_wide ? min(byte, largest_single_scale) : byte);
+    factors.second[b] = is_wide ? second_factor(byte) : 0;
+  }
+  return factors;
+}
+
+// Part number `part` of a half: block part / 2, mma part % 2.
+constexpr int parts_of_half = 2 * column_blocks;
+
+template <bool is_wide, int half>
+__device__ __forceinline__ void decode_part(WOperand& operand, const WCodes& w,
+                                            const Factors& factors, int part) {
+  const int j = part / 2;
+  const int step = part % 2;
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const uint4& codes = w[j][row];
+    const u32 word = half == 0 ? (step == 0 ? codes.x : codes.y) : step == 0 ? codes.z : codes.w;
+    WordPairs pairs =
+        decode_weights<static_cast<WeightLayout>(weight_layout), static_cast<SlotOrder>(slot_order)>(
+            word, factors.first[j / 2]);
+    if constexpr (is_wide)
+      pairs = {multiply_bf16x2(pairs.low, factors.second[j / 2]),
+               multiply_bf16x2(pairs.high, factors.second[j / 2])};
+    operand[j][step][row] = pairs.low;
+    operand[j][step][row + 2] = pairs.high;
+  }
+}
+
+// Multiplies half of a chunk; x holds the first blocks of rows and in the end those of the next half. `between(pair)` is work to do after each pair of blocks.
+template <typename Between>
+__device__ __forceinline__ void multiply_half(Sums& sums, const WOperand& w, XPieces& x, u32 x_this,
+                                              u32 x_next, const Between& between) {
+#pragma unroll
+  for (int pair = 0; pair < row_blocks / 2; ++pair) {
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      top[step] = decode_word(word_of<half>(w[j][0], step), factors[j / 2], more[j / 2]);
-      bottom[step] = decode_word(word_of<half>(w[j][1], step), factors[j / 2], more[j / 2]);
+#pragma unroll
+      for (int of_pair = 0; of_pair < 2; ++of_pair) {
+        const int i = 2 * pair + of_pair;
+#pragma unroll
+        for (int j = 0; j < column_blocks; ++j)
+          multiply_add(sums[j][i], w[j][step][0], w[j][step][1], w[j][step][2], w[j][step][3],
+                       step == 0 ? x[i % blocks_ahead].x : x[i % blocks_ahead].z,
+                       step == 0 ? x[i % blocks_ahead].y : x[i % blocks_ahead].w);
+      }
     }
-    if constexpr (half == 1) load_w(w[j], next_w + 2 * j * block_bytes);
 #pragma unroll
-    for (int i = 0; i < row_blocks; ++i)
-      multiply_add(sums[j][i], top[0].low, bottom[0].low, top[0].high, bottom[0].high, x[i].x,
-                   x[i].y);
-#pragma unroll
-    for (int i = 0; i < row_blocks; ++i)
-      multiply_add(sums[j][i], top[1].low, bottom[1].low, top[1].high, bottom[1].high, x[i].z,
-                   x[i].w);
+    for (int i = 2 * pair; i < 2 * pair + 2; ++i)
+      x[i % blocks_ahead] = load_shared_16((i + blocks_ahead < row_blocks ? x_this : x_next) +
+                                           (i + blocks_ahead) % row_blocks * (8 * x_row_bytes));
+    between(pair);
   }
 }
 
+template <bool is_wide>
 __device__ __forceinline__ void multiply_chunks(Sums& sums, const Args& args, ChunkCopies& copies,
-                                                Scales& scales, u32 shared, int count) {
+                                                Scales& scales, u32 shared) {
   const int lane = lane_id();
-  const int warp_row = warp_id() % warps_along_rows * warp_rows;
-  const int warp_column = warp_id() / warps_along_rows * warp_columns;
+  const int warp = warp_id() % warps_of_run;
+  const int warp_row = warp % warps_along_rows * warp_rows;
+  const int warp_column = warp / warps_along_rows * warp_columns;
   const int g = lane / 4;
   const int q = lane % 4;
-  const u32 x_base = shared + (warp_row + g) * x_row_bytes + ((2 * q) ^ (g & 1)) * 16;
-  const u32 w_base = shared + x_slot_bytes + warp_column * chunk_elements + lane * 16;
+  const u32 run = shared + warp_id() / warps_of_run * run_slot_bytes;
+  const u32 x_base = run + (warp_row + g) * x_row_bytes + ((2 * q) ^ (g & 1)) * 16;
+  const u32 w_base = run + x_slot_bytes + warp_column * chunk_elements + lane * 16;
 
-  XHalf x[2];
-  WBlocks w;
+  XPieces x;
+  WCodes w;
+  WOperand operand[2];
+#pragma unroll
+  for (int i = 0; i < blocks_ahead; ++i) x[i] = load_shared_16(x_base + i * (8 * x_row_bytes));
+  load_w<0>(w, w_base);
+  Factors factors = factors_of<is_wide>(scales.bytes(0));
+#pragma unroll
+  for (int part = 0; part < parts_of_half; ++part)
+    decode_part<is_wide, 0>(operand[0], w, factors, part);
+
+  // Of the parts of a half, those to decode after a pair of blocks of rows.
+  constexpr int pairs = row_blocks / 2;
+  const auto first_part = [](int pair) { return pair * parts_of_half / pairs; };
   u32 slot = 0;
-  load_x(x[0], x_base);
-#pragma unroll
-  for (int j = 0; j < column_blocks; ++j) load_w(w[j], w_base + 2 * j * block_bytes);
-
+  u32 free_slot = (stages - 1) * slot_bytes;
 #pragma unroll 1
-  for (int chunk = 0; chunk < count; ++chunk) {
-    const int chunk_of_batch = chunk % Scales::batch_chunks;
-    if (chunk_of_batch == 0) scales.read_ahead(args);
-    const u32 bytes = scales.bytes(chunk_of_batch);
-    u32 factors[scale_blocks];
-    u32 more[scale_blocks];
+  for (int chunk = 0; chunk < run_chunks; ++chunk) {
+    load_w<1>(w, w_base + slot);
+    multiply_half(sums, operand[0], x, x_base + slot, (x_base ^ 16) + slot, [&](int pair) {
 #pragma unroll
-    for (int b = 0; b < scale_blocks; ++b) {
-      const u32 byte = bytes >> (8 * b) & 0xff;
-      factors[b] = first_factor(scale_factors == 2 ? min(byte, largest_single_scale) : byte);
-      more[b] = scale_factors == 2 ? second_factor(byte) : 0;
-    }
+      for (int part = first_part(pair); part < first_part(pair + 1); ++part)
+        decode_part<is_wide, 1>(operand[1], w, factors, part);
+    });
 
-    load_x(x[1], (x_base ^ 16) + slot);
-    multiply_half<0>(sums, x[0], w, factors, more, 0);
-
-    wait_for_copies<stages - 2>();
-    __syncthreads();  // the next chunk is there, and everyone has read this one
-    copies.start(slot);
+    wait_for_copies<stages - 3>();
+    __syncthreads();  // the next chunk is there, and everyone has left the one before this
+    copies.start(free_slot);
+    free_slot = slot;
+    const u32 x_this = (x_base ^ 16) + slot;
     slot = slot == (stages - 1) * slot_bytes ? 0 : slot + slot_bytes;
+    load_w<0>(w, w_base + slot);
+    const int next_of_batch = (chunk + 1) % Scales::batch_chunks;
+    if (next_of_batch == 0) scales.read_ahead(args);
+    factors = factors_of<is_wide>(scales.bytes(next_of_batch));
 
-    load_x(x[0], x_base + slot);
-    multiply_half<1>(sums, x[1], w, factors, more, w_base + slot);
+    multiply_half(sums, operand[1], x, x_this, x_base + slot, [&](int pair) {
+#pragma unroll
+      for (int part = first_part(pair); part < first_part(pair + 1); ++part)
+        decode_part<is_wide, 0>(operand[0], w, factors, part);
+    });
   }
+}
+
+// Adds the sums of the runs, in the order of K; those of the first run's warps are then whole.
+__device__ __forceinline__ void add_runs(Sums& sums, u8* shared) {
+  constexpr int floats = column_blocks * row_blocks * 4;
+  static_assert((warps_along_depth - 1) * warps_of_run * warp_lanes * floats * 4 <=
+                stages * slot_bytes);
+  float4* const exchange = reinterpret_cast<float4*>(shared);
+  const int run = warp_id() / warps_of_run;
+  const int warp = warp_id() % warps_of_run;
+  const auto place = [&](int of_run, int j, int i) -> float4& {
+    return exchange[(((of_run - 1) * warps_of_run + warp) * (floats / 4) + j * row_blocks + i) *
+                        warp_lanes +
+                    lane_id()];
+  };
+  if (run > 0) {
+#pragma unroll
+    for (int j = 0; j < column_blocks; ++j) {
+#pragma unroll
+      for (int i = 0; i < row_blocks; ++i)
+        place(run, j, i) = {sums[j][i][0], sums[j][i][1], sums[j][i][2], sums[j][i][3]};
+    }
+  }
+  __syncthreads();
+  if (run == 0) {
+#pragma unroll
+    for (int other = 1; other < warps_along_depth; ++other) {
+#pragma unroll
+      for (int j = 0; j < column_blocks; ++j) {
+#pragma unroll
+        for (int i = 0; i < row_blocks; ++i) {
+          const float4 more = place(other, j, i);
+          sums[j][i][0] += more.x;
+          sums[j][i][1] += more.y;
+          sums[j][i][2] += more.z;
+          sums[j][i][3] += more.w;
+        }
+      }
+    }
+  }
+  __syncthreads();
 }
 
 // A warp's sums go through shared memory, 8 rows of y at a time: lanes hold columns, y has rows.
@@ -339,26 +462,67 @@ __device__ __forceinline__ void store_sums(const Args& args, const Tile& tile, c
   });
 }
 
+// All scale bytes of a warp's columns and run, dealt out among the lanes: loaded before anything else,
+// so that no one waits for them.
+class LargestScale {
+ public:
+  __device__ __forceinline__ LargestScale(const Args& args, const Tile& tile, int warp_column,
+                                          int first, int end) {
+    const int block = (tile.column + warp_column) / 32;
+#pragma unroll
+    for (int b = 0; b < scale_blocks; ++b) {
+      const u8* of_block = args.w_scales + static_cast<i64>(tile.group * (columns / 32) +
+                                                            min(block + b, columns / 32 - 1)) *
+                                               depth_groups;
+#pragma unroll
+      for (int i = 0; i < loads; ++i)
+        bytes_[b][i] = of_block[min(2 * first + i * warp_lanes + lane_id(),
+                                    min(2 * end, depth_groups) - 1)];
+    }
+  }
+
+  // True for all lanes if one needs two factors.
+  __device__ __forceinline__ bool is_wide() const {
+    u32 largest = 0;
+#pragma unroll
+    for (int b = 0; b < scale_blocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < loads; ++i) largest = max(largest, static_cast<u32>(bytes_[b][i]));
+    }
+    return __any_sync(all_lanes, largest > largest_single_scale);
+  }
+
+ private:
+  static constexpr int loads = (2 * run_chunks + warp_lanes - 1) / warp_lanes;
+  u8 bytes_[scale_blocks][loads];
+};
+
 extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
     linear_fp8_tile(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) u8 slots[];
   const u32 shared = shared_address(slots);
   const Tile tile = find_tile(args.num_rows);
-  const int first = tile.split * chunks / splits;
-  const int end = (tile.split + 1) * chunks / splits;
+  const int run = tile.split * warps_along_depth + warp_id() / warps_of_run;
+  const int warp_column = warp_id() % warps_of_run / warps_along_rows * warp_columns;
 
-  ChunkCopies copies(args, tile, first, end, shared);
-#pragma unroll
-  for (int s = 0; s < stages; ++s) copies.start(s * slot_bytes);
-
-  Scales scales(tile, warp_id() / warps_along_rows * warp_columns, first);
+  Scales scales(tile, warp_column, first_chunk(run));
   scales.read_ahead(args);
-  wait_for_copies<stages - 1>();
+  scales.read_ahead(args);
+  const LargestScale largest_scale(args, tile, warp_column, first_chunk(run), first_chunk(run + 1));
+  ChunkCopies copies(args, tile, shared);
+#pragma unroll
+  for (int s = 0; s < stages - 1; ++s) copies.start(s * slot_bytes);
+  const bool is_wide = largest_scale.is_wide();
+  wait_for_copies<stages - 2>();
   __syncthreads();  // the first chunk is there
 
   Sums sums = {};
-  multiply_chunks(sums, args, copies, scales, shared, end - first);
+  if (is_wide)
+    multiply_chunks<true>(sums, args, copies, scales, shared);
+  else
+    multiply_chunks<false>(sums, args, copies, scales, shared);
   wait_for_copies<0>();
   __syncthreads();  // the slots are free
-  store_sums(args, find_tile(args.num_rows), sums, slots);
+  if constexpr (warps_along_depth > 1) add_runs(sums, slots);
+  if (warp_id() < warps_of_run) store_sums(args, find_tile(args.num_rows), sums, slots);
 }

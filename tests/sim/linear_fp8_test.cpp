@@ -24,15 +24,20 @@ Sizes shape(int64_t out_features, int64_t in_features, int64_t groups, int64_t x
           {"x_format", x_format}, {"y_format", y_format}, {"w_layout", w_layout}};
 }
 
-Config stream(int64_t rows, int64_t columns, int64_t warps_along_depth, int64_t splits,
-              int64_t ahead) {
-  return {{"rows", rows},     {"columns", columns}, {"warps_along_depth", warps_along_depth},
-          {"splits", splits}, {"ahead", ahead},     {"ctas_per_sm", 1}};
+Config stream(int64_t rows, int64_t columns, int64_t warps_along_depth, int64_t splits) {
+  return {{"kernel", 0},
+          {"rows", rows},
+          {"columns", columns},
+          {"warps_along_depth", warps_along_depth},
+          {"splits", splits}};
 }
 
-Config tile(int64_t rows, int64_t columns, int64_t splits, int64_t ahead) {
-  return {{"rows", rows},     {"columns", columns}, {"warps_along_depth", 1},
-          {"splits", splits}, {"ahead", ahead},     {"ctas_per_sm", 1}};
+Config tile(int64_t rows, int64_t columns, int64_t splits, int64_t warps_along_depth = 1) {
+  return {{"kernel", 1},
+          {"rows", rows},
+          {"columns", columns},
+          {"warps_along_depth", warps_along_depth},
+          {"splits", splits}};
 }
 
 class LinearFp8OnSimulator : public OpOnSimulator {
@@ -71,19 +76,22 @@ class LinearFp8OnSimulator : public OpOnSimulator {
 
 TEST_F(LinearFp8OnSimulator, MistakesOfTheKernelForFewRowsAreRejected) {
   const std::vector<Mutant> mutants{
-      {"the neighbour's scale", "stream.cu", "2 * j + lane % 4 / 2", "2 * j + 1 - lane % 4 / 2"},
-      {"the last chunk of a part is dropped", "stream.cu", "j < own_chunks_ &&",
-       "j + 1 < own_chunks_ &&"},
-      {"rows are swapped", "stream.cu", "(8 * r + 2 * q + i % 2)", "(8 * r + 2 * q + 1 - i % 2)"},
+      {"the neighbour's scale", "stream.cu", "2 * j + lane_id() % 4 / 2",
+       "2 * j + 1 - lane_id() % 4 / 2"},
+      {"the last chunk of a part is dropped", "stream.cu",
+       "if (parts_are_equal || j < part_chunks - 1 || j < own_chunks) {",
+       "if (j < part_chunks - 1) {"},
+      {"rows are swapped", "stream.cu", "const int row = 8 * r + 2 * q + i % 2;",
+       "const int row = 8 * r + 2 * q + 1 - i % 2;"},
       {"the other group's weights", "stream.cu", "static_cast<i64>(group) * weight_group_bytes",
        "static_cast<i64>(group ^ 1) * weight_group_bytes"},
       {"the other group's scales", "stream.cu",
        "static_cast<i64>(group) * (columns / 32) * depth_groups",
        "static_cast<i64>(group ^ 1) * (columns / 32) * depth_groups"},
-      {"the first block of rows again", "stream.cu", "args, first_row + 8 * r + lane / 4",
-       "args, 8 * r + lane / 4"},
-      {"half of a scale above 2^7", "stream.cu", "if (any_is_wide) {",
-       "if (any_is_wide && false) {"},
+      {"the first block of rows again", "stream.cu", "min(first_row + row, args.num_rows - 1)",
+       "min(row, args.num_rows - 1)"},
+      {"half of a scale above 2^7", "stream.cu", "if (__any_sync(all_lanes, own_scales >",
+       "if (false && __any_sync(all_lanes, own_scales >"},
       {"packed weights are off by one bit", "fragments.cuh", "((word >> 4) & 0x07000700u)",
        "((word >> 3) & 0x07000700u)"},
       {"the wrong split is added", "sum_splits.cu", "partial(args, s, row, group)",
@@ -91,9 +99,9 @@ TEST_F(LinearFp8OnSimulator, MistakesOfTheKernelForFewRowsAreRejected) {
       {"a split is left out", "sum_splits.cu", "for (int s = 1; s < splits; ++s) {",
        "for (int s = 1; s < splits - 1; ++s) {"},
       {"a scale for half a group of x", "rows.cuh",
-       "max_or_nan_bf16x2(largest, __shfl_xor_sync(all_lanes, largest, 1))", "largest"},
+       "max_or_nan_bf16x2(largest[i], __shfl_xor_sync(all_lanes, largest[i], 1))", "largest[i]"},
   };
-  expect_rejected(shape(96, 544, 2, kBf16Q8a, kPacked), stream(8, 32, 4, 2, 2), mutants);
+  expect_rejected(shape(96, 544, 2, kBf16Q8a, kPacked), stream(8, 32, 4, 2), mutants);
 }
 
 TEST_F(LinearFp8OnSimulator, MistakesOfTheKernelForManyRowsAreRejected) {
@@ -102,14 +110,14 @@ TEST_F(LinearFp8OnSimulator, MistakesOfTheKernelForManyRowsAreRejected) {
        "2 * chunk_of_batch + 1 - (lane_id() % 4) / 2"},
       {"the scales of the neighbouring columns", "tile.cu", ": block_ + min(b, blocks_left_)",
        ": (block_ + min(b, blocks_left_)) ^ (blocks_left_ > 0)"},
-      {"the last chunk of a part is dropped", "tile.cu", "chunk < count; ++chunk",
-       "chunk < count - 1; ++chunk"},
-      {"rows are swapped", "tile.cu", "(2 * q + v % 2) * exchange_pitch",
-       "(2 * q + 1 - v % 2) * exchange_pitch"},
+      {"the last chunk of a part is dropped", "tile.cu", "chunk < run_chunks; ++chunk",
+       "chunk < run_chunks - 1; ++chunk"},
+      {"rows are swapped", "tile.cu", "(2 * q + v % 2) * exchange_pitch<Element>",
+       "(2 * q + 1 - v % 2) * exchange_pitch<Element>"},
       {"the other group's weights", "tile.cu", "static_cast<i64>(tile.group) * weight_group_bytes",
        "static_cast<i64>(tile.group ^ 1) * weight_group_bytes"},
-      {"half of a scale above 2^7", "tile.cu", "if constexpr (scale_factors == 2)\n    pairs",
-       "if constexpr (scale_factors == 3)\n    pairs"},
+      {"half of a scale above 2^7", "tile.cu", "if constexpr (is_wide)\n      pairs",
+       "if constexpr (false)\n      pairs"},
       {"the wrong split is added", "sum_splits.cu", "partial(args, s, row, group)",
        "partial(args, s == 1 ? 0 : s, row, group)"},
       {"a scale for half a group of x", "prepare_x.cu", "__shfl_xor_sync(all_lanes, largest, 2)",
@@ -117,7 +125,7 @@ TEST_F(LinearFp8OnSimulator, MistakesOfTheKernelForManyRowsAreRejected) {
       {"paired order of weights alone", "fragments.cuh",
        "if constexpr (order == natural) return {first, second};", "return {first, second};"},
   };
-  expect_rejected(shape(96, 544, 2, kBf16Q8a, kCheckpoint), tile(32, 128, 2, 4), mutants);
+  expect_rejected(shape(96, 544, 2, kBf16Q8a, kCheckpoint), tile(32, 128, 2), mutants);
 }
 
 // wo_a: x comes as it is, from the caller.
@@ -128,22 +136,23 @@ TEST_F(LinearFp8OnSimulator, MistakesOfGroupsAreRejected) {
       {"the other group's y", "problem.cuh", "args.y_f32 + row * args.y_f32_stride0 + group *",
        "args.y_f32 + row * args.y_f32_stride0 + (group ^ 1) *"},
   };
-  expect_rejected(shape(96, 160, 2, kBf16, kPacked), tile(64, 128, 1, 3), mutants);
+  expect_rejected(shape(96, 160, 2, kBf16, kPacked), tile(64, 128, 1), mutants);
 }
 
 // Each on three shapes.
 TEST_F(LinearFp8OnSimulator, EveryTileAndStreamIsRight) {
-  const std::vector<Config> configs{stream(8, 16, 8, 1, 1),   stream(8, 64, 4, 1, 2),
-                                    stream(16, 16, 10, 2, 2), stream(16, 16, 16, 1, 1),
-                                    tile(32, 128, 3, 4),      tile(128, 128, 2, 3),
-                                    tile(128, 256, 1, 3),     tile(256, 128, 1, 2)};
+  const std::vector<Config> configs{
+      stream(1, 16, 8, 1),  stream(4, 32, 4, 1), stream(8, 16, 16, 1), stream(16, 16, 10, 2),
+      stream(32, 16, 9, 1), tile(32, 128, 3),    tile(64, 128, 1, 2),  tile(64, 160, 1, 2),
+      tile(128, 128, 2),    tile(128, 256, 1),   tile(128, 128, 1, 2), tile(160, 128, 1),
+      tile(64, 128, 8)};
   const std::vector<Sizes> shapes = kit().further_shapes();
   for (size_t s = 0; s < shapes.size(); ++s) {
     const Sizes& fixed_sizes = shapes[s];
     std::vector<std::unique_ptr<tuner::PreparedCase>> cases;
     for (const char* name : {"one row", "between two codes", "wide scales", "padded strides"})
       cases.push_back(prepared(case_named(name, fixed_sizes)));
-    for (const size_t step : {0, 3, 6}) {
+    for (const size_t step : {0, 4, 8}) {
       const Config& config = configs[(s + step) % configs.size()];
       const tuner::RunnablePlan candidate = plan(fixed_sizes, config);
       for (const auto& c : cases) {
@@ -167,14 +176,14 @@ TEST_F(LinearFp8OnSimulator, KernelsOfOneSignatureGiveTheSameBits) {
     const auto signature = [&](const Config& config) {
       return op().plan(fixed_sizes, config, gpu()).reduction_signature;
     };
-    const std::vector<uint32_t> bits = bits_of(c, tile(64, 128, 4, 3));
-    for (const Config& config : {stream(8, 32, 4, 1, 1), stream(16, 16, 4, 1, 2),
-                                 stream(8, 32, 1, 4, 1), tile(32, 128, 4, 4)}) {
-      ASSERT_EQ(signature(config), signature(tile(64, 128, 4, 3)));
+    const std::vector<uint32_t> bits = bits_of(c, tile(64, 128, 4));
+    for (const Config& config : {stream(8, 32, 4, 1), stream(16, 16, 4, 1), stream(1, 32, 4, 1),
+                                 stream(8, 32, 1, 4), tile(32, 128, 4)}) {
+      ASSERT_EQ(signature(config), signature(tile(64, 128, 4)));
       EXPECT_EQ(bits_of(c, config), bits) << templates::config_json(config).dump();
     }
-    const Config other = stream(8, 32, 2, 2, 1);  // adds two sums of two parts
-    EXPECT_NE(signature(other), signature(tile(64, 128, 4, 3)));
+    const Config other = stream(8, 32, 2, 2);  // adds two sums of two parts
+    EXPECT_NE(signature(other), signature(tile(64, 128, 4)));
     EXPECT_NE(bits_of(c, other), bits);
   }
 }
@@ -183,7 +192,7 @@ TEST_F(LinearFp8OnSimulator, ARowAloneEqualsTheRowAmongMany) {
   const Sizes fixed_sizes = shape(96, 160, 2, kBf16Q8a, kPacked);
   const Case together = case_named("70 rows", fixed_sizes);
   constexpr int64_t kOfRow = 2 * 96;
-  for (const Config& config : {stream(8, 32, 2, 1, 1), tile(32, 128, 2, 4)}) {
+  for (const Config& config : {stream(8, 32, 2, 1), tile(32, 128, 2)}) {
     const std::vector<uint32_t> all = bits_of(together, config);
     for (const int64_t row : {0, 9, 63, 69}) {
       Case alone = together;
@@ -198,7 +207,7 @@ TEST_F(LinearFp8OnSimulator, ARowAloneEqualsTheRowAmongMany) {
 
 // Undefined for the columns of its block; the others do not notice.
 TEST_F(LinearFp8OnSimulator, AScaleOf255SpoilsOnlyItsColumns) {
-  for (const Config& config : {stream(8, 32, 2, 1, 1), tile(32, 128, 2, 4)}) {
+  for (const Config& config : {stream(8, 32, 2, 1), tile(32, 128, 2)}) {
     Case c = case_named("8 rows", shape(96, 160, 1, kBf16Q8a, kPacked));
     const std::vector<uint32_t> sound = bits_of(c, config);
     c.knobs.set("scales", 3);
