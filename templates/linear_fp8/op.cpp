@@ -200,9 +200,10 @@ std::vector<Rule> rules() {
                 const int64_t runs = c["splits"] * tile.warps_along_depth;
                 return runs == 1 || chunks(s) >= 4 * runs;
               }),
-      of_stream("parts of K would differ too much",
+      of_stream("parts of K would differ too much, or be empty",
                 [](const Stream& stream, const Sizes& s, const Config&, const Gpu&) {
-                  return 5 * stream.part_chunks * stream.parts() <= 6 * chunks(s);
+                  return stream.parts() <= chunks(s) &&
+                         5 * stream.part_chunks * stream.parts() <= 6 * chunks(s);
                 }),
       of_stream("a lane takes the scales of 16 chunks at most",
                 [](const Stream& stream, const Sizes&, const Config&, const Gpu&) {

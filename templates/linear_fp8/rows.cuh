@@ -9,8 +9,8 @@
 enum XFormat : int { x_bf16_q8a = 0, x_codes_q8a = 1, x_bf16 = 2 };
 
 // Decodes pieces of 16 codes, four registers, with their scale byte in the fifth, into slot order.
-// NaN codes and scales that one multiply cannot hold are rare and make all of the warp's pieces take
-// the longer way.
+// NaN codes and scales that one multiply cannot hold are rare and make all of the warp's pieces
+// take the longer way.
 template <int count>
 __device__ __forceinline__ void decode_pieces(u32 (&pieces)[count][8]) {
   constexpr auto order = static_cast<SlotOrder>(slot_order);
@@ -128,8 +128,8 @@ __device__ __forceinline__ void prepare_pieces(u32 (&pieces)[count][8]) {
     for (int i = 0; i < count; ++i) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const WordPairs ordered =
-            in_slot_order<static_cast<SlotOrder>(slot_order)>(pieces[i][2 * k], pieces[i][2 * k + 1]);
+        constexpr auto order = static_cast<SlotOrder>(slot_order);
+        const WordPairs ordered = in_slot_order<order>(pieces[i][2 * k], pieces[i][2 * k + 1]);
         pieces[i][2 * k] = ordered.low;
         pieces[i][2 * k + 1] = ordered.high;
       }

@@ -2,14 +2,14 @@
 // weights stream once through CTAs that stay, each lane copying ahead what it will multiply.
 // grid  (ctas * splits * groups * blocks of `rows` rows)
 // block (32 * warps_along_columns * warps_along_depth)
-// shared: per warp a ring of `ring_chunks` chunks of weights; per warp its part of x with rows < 8, or
-//         the `shared_chunks` last chunks of it; then two sets of the warps' partial sums (one if there
-//         is but one pass)
+// shared: per warp a ring of `ring_chunks` chunks of weights; per warp its part of x with rows < 8,
+//         or the `shared_chunks` last chunks of it; then two sets of the warps' partial sums (one if
+//         there is but one pass)
 //
 // The weights are the 16-row operand of the mma and x is the 8-column one. A warp owns a part of K
-// for good: it reads and quantises its part of x once into registers (of many rows and a long part some
-// chunks into shared memory), then goes from one tile of columns of y to the next. The warps that share a tile add their sums in the order of K, while
-// they already multiply the next tile.
+// for good: it reads and quantises its part of x once into registers (of many rows and a long part
+// some chunks into shared memory), then goes from one tile of columns of y to the next. The warps
+// that share a tile add their sums in the order of K, while they already multiply the next tile.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, depth, groups, ctas, warps_along_columns, warps_along_depth,
                              // rows, column_blocks, shared_chunks, ring_chunks, splits,
@@ -32,12 +32,13 @@ constexpr bool parts_are_equal = chunks % parts == 0;      // else some have a c
 constexpr int tile_step = ctas * warps_along_columns;
 constexpr int passes = (tiles + tile_step - 1) / tile_step;
 constexpr int chunk_bytes = tile_columns * chunk_elements;
-constexpr int ring_bytes = ring_chunks * chunk_bytes;                        // of a warp
-constexpr int x_bytes =
-    rows * (rows < 8 ? part_chunks : shared_chunks) * chunk_elements * 2;  // of a warp
+constexpr int ring_bytes = ring_chunks * chunk_bytes;  // of a warp
+constexpr int x_bytes =                                // of a warp
+    rows * (rows < 8 ? part_chunks : shared_chunks) * chunk_elements * 2;
 constexpr int own_chunks_of_x = part_chunks - shared_chunks;  // in registers
 static_assert(ring_chunks % part_chunks == 0 || part_chunks % ring_chunks == 0);
 static_assert(column_blocks == 1 || column_blocks == 2);
+static_assert(parts <= chunks);  // none is empty
 static_assert(columns % tile_columns == 0 && 2 * part_chunks <= warp_lanes);
 static_assert(rows < 8 ? shared_chunks == 0 : rows % 8 == 0);
 
@@ -59,8 +60,8 @@ class WeightStream {
                        : -1;
   }
 
-  // Chunk number i of this pass, or of a later one if i goes beyond it, into slot `slot`: nothing for
-  // a tile or a chunk that does not exist, zeros for what K lacks in its last chunk.
+  // Chunk number i of this pass, or of a later one if i goes beyond it, into slot `slot`: nothing
+  // for a tile or a chunk that does not exist, zeros for what K lacks in its last chunk.
   __device__ __forceinline__ void start(int slot, int i) const {
     const int passes_on = i / part_chunks;
     const int j = i % part_chunks;
@@ -96,7 +97,8 @@ class WeightStream {
 };
 
 using Sums = float[column_blocks][row_blocks][4];
-using XPart = u32[own_chunks_of_x][row_blocks][8];  // two registers for each of the four mma of a chunk
+// Of each chunk two registers for each of its four mma.
+using XPart = u32[own_chunks_of_x][row_blocks][8];
 
 __device__ __forceinline__ void store_piece(u8* to, int step, const u32 (&piece)[8]) {
   reinterpret_cast<uint4*>(to)[0] = {piece[0], piece[1], piece[2], piece[3]};
@@ -109,16 +111,17 @@ __device__ __forceinline__ void load_piece(u32 (&piece)[8], const u8* from, int 
   piece[4] = second.x, piece[5] = second.y, piece[6] = second.z, piece[7] = second.w;
 }
 
-// Pieces that a lane prepares for shared memory. Few rows leave most lanes without one: then the warp
-// deals all pieces of its part out among its lanes, [row][chunk][q].
+// Pieces that a lane prepares for shared memory. Few rows leave most lanes without one: then the
+// warp deals all pieces of its part out among its lanes, [row][chunk][q].
 constexpr int dealt_pieces = rows * part_chunks * 4;
 constexpr int shared_pieces = rows < 8 ? (dealt_pieces + warp_lanes - 1) / warp_lanes
                                        : shared_chunks * row_blocks;
 using SharedPieces = u32[shared_pieces == 0 ? 1 : shared_pieces][8];
-constexpr int half_piece_bytes = warp_lanes * 16;  // of a piece of shared chunks: 16 bytes of all lanes
+// Halves of a piece of the shared chunks are this far apart: 16 bytes of all lanes.
+constexpr int half_piece_bytes = warp_lanes * 16;
 
-// Reads a warp's part of x: lane 4 g + q gets row g's elements 16 q .. of each chunk. Rows beyond the
-// last repeat it, a chunk beyond the part repeats the one before: neither is used.
+// Reads a warp's part of x: lane 4 g + q gets row g's elements 16 q .. of each chunk. Rows beyond
+// the last repeat it, a chunk beyond the part repeats the one before: neither is used.
 __device__ __forceinline__ void load_x(XPart& x, SharedPieces& shared, const Args& args,
                                        i64 first_row, int group, int first_chunk, int own_chunks) {
   const int lane = lane_id();
@@ -142,7 +145,8 @@ __device__ __forceinline__ void load_x(XPart& x, SharedPieces& shared, const Arg
   }
 }
 
-// Quantises what load_x brought, chunk by chunk as it arrives, and puts it where multiply_pass expects it.
+// Quantises what load_x brought, chunk by chunk as it arrives, and puts it where multiply_pass
+// expects it.
 __device__ __forceinline__ void prepare_x(XPart& x, SharedPieces& shared, u8* shared_x) {
   const int lane = lane_id();
   if constexpr (shared_pieces > 0) {
@@ -231,8 +235,8 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const 
   }
 }
 
-// Sums of a warp: [row][column of the tile], the columns' eights exchanged by row, so that the lanes
-// of a store meet many banks.
+// Sums of a warp: [row][column of the tile], the columns' eights exchanged by row, so that the
+// lanes of a store meet many banks.
 constexpr int sums_floats = rows * tile_columns;
 constexpr int sums_buffers = passes == 1 ? 1 : 2;
 

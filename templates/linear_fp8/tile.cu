@@ -1,7 +1,7 @@
 // y[t, g, n] = sum_k x[t, g, k] * w[g, n, k] * scale[g, n / 32, k / 32] for many rows (ops.md B6):
 // a CTA computes a tile of y over one part of K.
 // grid  (tiles of rows * tiles of columns * groups * splits)   block (threads)
-// shared: `stages` slots, each for every run of K one chunk of x [tile_rows][64] in bf16 and one of w
+// shared: `stages` slots, each for every run of K a chunk of x [tile_rows][64] in bf16 and one of w
 //         [tile_columns][64]
 //
 // Weights stay FP8 in shared memory and become bf16 in registers; every warp decodes what it
@@ -211,8 +211,7 @@ using WOperand = u32[column_blocks][2][4];  // half of a chunk: two mma
 constexpr int blocks_ahead = row_blocks % 4 == 0 ? 4 : 2;
 using XPieces = uint4[blocks_ahead];
 
-// A thread that may have 240 registers reads the codes of a whole chunk at once; other ones read them
-// by halves.
+// A thread that may have 240 registers reads the codes of a whole chunk at once, others by halves.
 constexpr bool reads_whole_chunks = threads * min_ctas_per_sm <= 256;
 
 __device__ __forceinline__ uint2 load_shared_8(u32 from) {
@@ -277,7 +276,8 @@ __device__ __forceinline__ void decode_part(WOperand& operand, const WCodes& w,
   }
 }
 
-// Multiplies half of a chunk; x holds the first blocks of rows and in the end those of the next half. `between(pair)` is work to do after each pair of blocks.
+// Multiplies half of a chunk; x holds the first blocks of rows and in the end those of the next
+// half. `between(pair)` is work to do after each pair of blocks.
 template <typename Between>
 __device__ __forceinline__ void multiply_half(Sums& sums, const WOperand& w, XPieces& x, u32 x_this,
                                               u32 x_next, const Between& between) {
@@ -462,12 +462,12 @@ __device__ __forceinline__ void store_sums(const Args& args, const Tile& tile, c
   });
 }
 
-// All scale bytes of a warp's columns and run, dealt out among the lanes: loaded before anything else,
-// so that no one waits for them.
+// All scale bytes that a warp applies, dealt out among the lanes: loaded before anything else, so
+// that no one waits for them. A short run ends with a chunk of zeros: its scales are applied too.
 class LargestScale {
  public:
   __device__ __forceinline__ LargestScale(const Args& args, const Tile& tile, int warp_column,
-                                          int first, int end) {
+                                          int first) {
     const int block = (tile.column + warp_column) / 32;
 #pragma unroll
     for (int b = 0; b < scale_blocks; ++b) {
@@ -477,7 +477,7 @@ class LargestScale {
 #pragma unroll
       for (int i = 0; i < loads; ++i)
         bytes_[b][i] = of_block[min(2 * first + i * warp_lanes + lane_id(),
-                                    min(2 * end, depth_groups) - 1)];
+                                    min(2 * (first + run_chunks), depth_groups) - 1)];
     }
   }
 
@@ -508,7 +508,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
   Scales scales(tile, warp_column, first_chunk(run));
   scales.read_ahead(args);
   scales.read_ahead(args);
-  const LargestScale largest_scale(args, tile, warp_column, first_chunk(run), first_chunk(run + 1));
+  const LargestScale largest_scale(args, tile, warp_column, first_chunk(run));
   ChunkCopies copies(args, tile, shared);
 #pragma unroll
   for (int s = 0; s < stages - 1; ++s) copies.start(s * slot_bytes);

@@ -251,7 +251,7 @@ TEST(LinearFp8, SpaceIsAFewDozen) {
       int streams = 0;
       for (const Config& config : all.configs) streams += config["kernel"] == 0;
       EXPECT_LE(all.configs.size(), 50u) << gpu << " " << shape_json(op(), shape).dump();
-      EXPECT_GE(streams, 4) << gpu << " " << shape_json(op(), shape).dump();
+      EXPECT_GE(streams, 2) << gpu << " " << shape_json(op(), shape).dump();
     }
   }
 }
