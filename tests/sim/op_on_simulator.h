@@ -110,7 +110,7 @@ class OpOnSimulator : public testing::Test {
   const templates::Op& op_;
   const std::unique_ptr<cache::Store> store_ = cache::Store::open({.path = ":memory:"});
   tuner::Binaries binaries_{*store_};
-  const std::unique_ptr<runtime::Device> device_ = runtime::Device::open("sim:rtx-3090");
+  const std::unique_ptr<runtime::Device> device_ = runtime::Device::open("sim:a100-sxm4-80gb");
   std::optional<tuner::DeviceTools> tools_;
 };
 
