@@ -1,6 +1,7 @@
 #include "tuner/tensors.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <mutex>
@@ -41,6 +42,35 @@ std::vector<TensorPlan> tensor_plans(const Op& op, const Case& c) {
     if (is_taken && c.has(arg.name)) plans.push_back({&arg, templates::tensor_layout(op, arg, c)});
   }
   return plans;
+}
+
+uint64_t element_bits(DType dtype, double value) {
+  switch (dtype) {
+    case DType::u8:
+      return static_cast<uint8_t>(static_cast<int64_t>(value));
+    case DType::i32:
+      return static_cast<uint32_t>(static_cast<int32_t>(value));
+    case DType::i64:
+      return static_cast<uint64_t>(static_cast<int64_t>(value));
+    case DType::f32: {
+      const float narrow = static_cast<float>(value);
+      uint32_t bits = 0;
+      std::memcpy(&bits, &narrow, sizeof(bits));
+      return bits;
+    }
+    case DType::bf16: {
+      double rounded = value;
+      if (std::isfinite(value) && value != 0) {
+        const double step = std::ldexp(1.0, std::max(std::ilogb(value), -126) - 7);
+        rounded = std::nearbyint(value / step) * step;
+      }
+      const float narrow = static_cast<float>(rounded);  // exact, or an overflow to infinity
+      uint32_t bits = 0;
+      std::memcpy(&bits, &narrow, sizeof(bits));
+      return std::isnan(value) ? 0x7FC0 : bits >> 16;
+    }
+  }
+  fail(Status::internal, "unknown dtype {}", static_cast<int>(dtype));
 }
 
 double element_value(DType dtype, uint64_t bits) {

@@ -27,7 +27,8 @@ std::vector<TensorPlan> tensor_plans(const templates::Op& op, const templates::C
 std::vector<std::byte> host_contents(const templates::Kit& kit, const templates::Case& c,
                                      const TensorPlan& tensor);
 
-// The number that the bits of an element stand for, in its lowest bytes.
+// The bits of an element, in the lowest bytes: a number rounded once to its type; and back.
+uint64_t element_bits(templates::DType dtype, double value);
 double element_value(templates::DType dtype, uint64_t bits);
 
 // Runs body(begin, end) over pieces of [0, count) on the machine's cores. The first exception of a

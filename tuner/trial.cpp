@@ -27,36 +27,6 @@ constexpr uint64_t kSampleStream = 0x5A3B1E;
 
 bool is_output(const Arg& arg) { return arg.kind != ArgKind::input; }
 
-// The element's bits when a double is rounded once to its type.
-uint64_t encode(DType dtype, double value) {
-  switch (dtype) {
-    case DType::u8:
-      return static_cast<uint8_t>(static_cast<int64_t>(value));
-    case DType::i32:
-      return static_cast<uint32_t>(static_cast<int32_t>(value));
-    case DType::i64:
-      return static_cast<uint64_t>(static_cast<int64_t>(value));
-    case DType::f32: {
-      const float narrow = static_cast<float>(value);
-      uint32_t bits = 0;
-      std::memcpy(&bits, &narrow, sizeof(bits));
-      return bits;
-    }
-    case DType::bf16: {
-      double rounded = value;
-      if (std::isfinite(value) && value != 0) {
-        const double step = std::ldexp(1.0, std::max(std::ilogb(value), -126) - 7);
-        rounded = std::nearbyint(value / step) * step;
-      }
-      const float narrow = static_cast<float>(rounded);  // exact, or an overflow to infinity
-      uint32_t bits = 0;
-      std::memcpy(&bits, &narrow, sizeof(bits));
-      return std::isnan(value) ? 0x7FC0 : bits >> 16;
-    }
-  }
-  fail(Status::internal, "unknown dtype {}", static_cast<int>(dtype));
-}
-
 bool is_float(DType dtype) { return dtype == DType::bf16 || dtype == DType::f32; }
 
 uint64_t load_bits(const std::byte* at, int64_t bytes) {
@@ -290,7 +260,7 @@ void PreparedCase::check_reference(const Tensor& tensor, const Poison& poison) {
       const std::optional<double> want = kit_.expected(case_, arg, index);
       const bool exact = tolerance.kind == Tolerance::Kind::bit_exact || !is_float(arg.dtype) ||
                          !want.has_value();
-      const uint64_t want_bits = want ? encode(arg.dtype, *want) : untouched_bits(byte);
+      const uint64_t want_bits = want ? element_bits(arg.dtype, *want) : untouched_bits(byte);
       const double value = element_value(arg.dtype, bits);
       bool same = bits == want_bits;
       if (is_float(arg.dtype) && want && std::isnan(*want)) same = std::isnan(value);
