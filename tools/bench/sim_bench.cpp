@@ -1,7 +1,9 @@
 // How fast the simulator executes on one host thread, with its checker off and on: warp
 // instructions and mma.sync per second, for each op's default config at a small case, for the
 // tile_gemm of tests/sim/kernels, and for unrolled loops of typical instructions. Prints one table.
-// Usage: sim_bench [seconds for each figure]
+// Usage: sim_bench [seconds for each figure [op shape sizes]]
+// With an op, a shape and the sizes of its bucket (JSON, as for kiln bench): the measured call of
+// these alone, by the op's default config, in milliseconds.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -59,12 +61,11 @@ uint64_t upload(Arena& arena, const std::vector<std::byte>& content) {
 
 // --- the ops
 
-// The kernels of a call that several requests share.
-std::vector<Work> op_works(Arena& arena, jit::Compiler& compiler, const templates::Kit& kit) {
+// The kernels of a call by the op's default config.
+std::vector<Work> op_works(Arena& arena, jit::Compiler& compiler, const templates::Kit& kit,
+                           const templates::Sizes& shape, const templates::Case& call) {
   const templates::Op& op = *kit.op;
   const Gpu gpu = find_gpu("a100-sxm4-80gb");
-  const templates::Sizes shape = op.model_shapes(2).front();
-  const templates::Case call = kit.verify_cases(shape, templates::all_buckets(op).front()).at(1);
   const std::vector<tuner::TensorPlan> tensors = tuner::tensor_plans(op, call);
   std::map<std::string, DevicePtr> pointers;
   for (const tuner::TensorPlan& tensor : tensors) {
@@ -303,7 +304,11 @@ void run(double seconds) {
   const std::shared_ptr<jit::Compiler> compiler = jit::Compiler::load();
   std::vector<Work> works;
   for (const templates::Kit* kit : templates::kits()) {
-    for (Work& work : op_works(arena, *compiler, *kit)) works.push_back(std::move(work));
+    const templates::Sizes shape = kit->op->model_shapes(2).front();
+    const templates::Sizes bucket = templates::all_buckets(*kit->op).front();
+    for (Work& work :
+         op_works(arena, *compiler, *kit, shape, kit->verify_cases(shape, bucket).at(1)))
+      works.push_back(std::move(work));
   }
   works.push_back(tile_gemm(arena, *compiler));
   for (const Loop& loop : kLoops) works.push_back(loop_work(arena, loop));
@@ -318,12 +323,34 @@ void run(double seconds) {
   }
 }
 
+void run_call(double seconds, const std::string& op_name, const std::string& shape_text,
+              const std::string& sizes_text) {
+  const templates::Op& op = templates::require_op(op_name);
+  const templates::Kit& kit = templates::require_kit(op);
+  const templates::Sizes shape = templates::parse_shape(op, parse_json(shape_text, "shape"));
+  const templates::Sizes sizes = templates::parse_dynamic(op, parse_json(sizes_text, "sizes"));
+  Arena arena(int64_t{1} << 30, Marks::on);
+  const std::shared_ptr<jit::Compiler> compiler = jit::Compiler::load();
+  fmt::print(
+      "| kernel | warp instructions | mma | ms | ms with the checker |\n|---|--:|--:|--:|--:|\n");
+  for (const Work& work : op_works(arena, *compiler, kit, shape, kit.measured_case(shape, sizes))) {
+    const Figures off = measure(arena, work, Checks::off, seconds);
+    const Figures on = measure(arena, work, Checks::on, seconds);
+    fmt::print("| {} | {} | {} | {:.1f} | {:.1f} |\n", work.name, off.instructions, off.mmas,
+               off.ns / 1e6, on.ns / 1e6);
+  }
+}
+
 }  // namespace
 }  // namespace kiln::runtime::sim
 
 int main(int argc, char** argv) {
   try {
-    kiln::runtime::sim::run(argc > 1 ? std::atof(argv[1]) : 1.5);
+    const double seconds = argc > 1 ? std::atof(argv[1]) : 1.5;
+    if (argc == 5)
+      kiln::runtime::sim::run_call(seconds, argv[2], argv[3], argv[4]);
+    else
+      kiln::runtime::sim::run(seconds);
   } catch (const kiln::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
