@@ -21,6 +21,7 @@ namespace {
 // architecture.
 const std::vector<std::string> kDefaultGpus = {"a100-sxm4-80gb", "rtx-3090"};
 
+constexpr int kMostConfigs = 1000000;
 constexpr int kBuildShortlist = 6;  // what is only ranked is not worth long compiling
 
 struct TuneArguments {
@@ -321,11 +322,12 @@ void add_tune(CLI::App& app, Common& common, Chosen& chosen) {
       [arguments, &common] { return run_tune(*arguments, common, Verb::tune); });
   add_shared_options(*command, *arguments);
   command
-      ->add_option("--tries", arguments->tries,
-                  "Configs to verify and time for a problem, those first that the model puts first; "
-                  "0: all")
+      ->add_option(
+          "--tries", arguments->tries,
+          "Configs to verify and time for a problem, those first that the model puts first; "
+          "0: all")
       ->type_name("COUNT")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, kMostConfigs))
       ->capture_default_str();
 }
 
@@ -346,7 +348,7 @@ void add_build(CLI::App& app, Common& common, Chosen& chosen) {
                    "Configs to compile for a problem, those first that the model puts first by "
                    "their launch alone; 0: all")
       ->type_name("COUNT")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, kMostConfigs))
       ->capture_default_str();
 }
 
