@@ -1,9 +1,9 @@
 // Tensor-core multiply and asynchronous copies of Ampere.
 //
 // mma.m16n8k16, what lane l = 4 g + q holds (k pairs: two neighbouring k in one register):
-//   a[0] row g,     k 2q, 2q+1        b[0] column g, k 2q, 2q+1       d[0], d[1] row g,     columns 2q, 2q+1
-//   a[1] row g + 8, k 2q, 2q+1        b[1] column g, k 2q+8, 2q+9     d[2], d[3] row g + 8, columns 2q, 2q+1
-//   a[2] row g,     k 2q+8, 2q+9
+//   a[0] row g,     k 2q, 2q+1      b[0] column g, k 2q, 2q+1      d[0], d[1] row g
+//   a[1] row g + 8, k 2q, 2q+1      b[1] column g, k 2q+8, 2q+9    d[2], d[3] row g + 8
+//   a[2] row g,     k 2q+8, 2q+9                                   columns 2q, 2q+1
 //   a[3] row g + 8, k 2q+8, 2q+9
 #pragma once
 
@@ -12,7 +12,8 @@
 // d += a * b in bf16 with fp32 sums.
 __device__ __forceinline__ void multiply_add(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
                                              u32 b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));

@@ -3,8 +3,8 @@
 // grid  (ctas * splits * groups * blocks of `rows` rows)
 // block (32 * warps_along_columns * warps_along_depth)
 // shared: per warp a ring of `ring_chunks` chunks of weights; per warp its part of x with rows < 8,
-//         or the `shared_chunks` last chunks of it; then two sets of the warps' partial sums (one if
-//         there is but one pass)
+//         or the `shared_chunks` last chunks of it; then two sets of the warps' partial sums, one
+//         if there is a single pass
 //
 // The weights are the 16-row operand of the mma and x is the 8-column one. A warp owns a part of K
 // for good: it reads and quantises its part of x once into registers (of many rows and a long part
@@ -14,10 +14,10 @@
 #include "kiln_constants.h"  // columns, depth, groups, ctas, warps_along_columns, warps_along_depth,
                              // rows, column_blocks, shared_chunks, ring_chunks, splits,
                              // weight_layout, slot_order, x_format, output, min_ctas_per_sm
-#include "templates/linear_fp8/mma.cuh"
 #include "templates/common/quantise.cuh"
 #include "templates/common/types.cuh"
 #include "templates/linear_fp8/fragments.cuh"
+#include "templates/linear_fp8/mma.cuh"
 #include "templates/linear_fp8/problem.cuh"
 #include "templates/linear_fp8/rows.cuh"
 
@@ -114,8 +114,8 @@ __device__ __forceinline__ void load_piece(u32 (&piece)[8], const u8* from, int 
 // Pieces that a lane prepares for shared memory. Few rows leave most lanes without one: then the
 // warp deals all pieces of its part out among its lanes, [row][chunk][q].
 constexpr int dealt_pieces = rows * part_chunks * 4;
-constexpr int shared_pieces = rows < 8 ? (dealt_pieces + warp_lanes - 1) / warp_lanes
-                                       : shared_chunks * row_blocks;
+constexpr int shared_pieces =
+    rows < 8 ? (dealt_pieces + warp_lanes - 1) / warp_lanes : shared_chunks * row_blocks;
 using SharedPieces = u32[shared_pieces == 0 ? 1 : shared_pieces][8];
 // Halves of a piece of the shared chunks are this far apart: 16 bytes of all lanes.
 constexpr int half_piece_bytes = warp_lanes * 16;
@@ -291,9 +291,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
 
   const u32 ring = shared_address(shared) + warp_id() * ring_bytes;
   WeightStream weights(args, group, first_tile, first_chunk, own_chunks, ring);
-  const u8* scales =
-      args.w_scales + static_cast<i64>(group) * (columns / 32) * depth_groups +
-      min(2 * first_chunk + lane, depth_groups - 1);
+  const u8* scales = args.w_scales + static_cast<i64>(group) * (columns / 32) * depth_groups +
+                     min(2 * first_chunk + lane, depth_groups - 1);
   const auto scale_of = [&](int pass) -> u32 {
     const int tile = min(first_tile + pass * tile_step, tiles - 1);
     return scales[static_cast<i64>(tile * column_blocks / 2) * depth_groups];
@@ -324,11 +323,9 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
       Sums sums = {};
       const u32 own_ring = ring + lane * 16;
       if (__any_sync(all_lanes, own_scales > largest_single_scale))
-        multiply_pass<true>(sums, x, shared_x, weights, own_ring, slot, own_scales,
-                             own_chunks);
+        multiply_pass<true>(sums, x, shared_x, weights, own_ring, slot, own_scales, own_chunks);
       else
-        multiply_pass<false>(sums, x, shared_x, weights, own_ring, slot, own_scales,
-                             own_chunks);
+        multiply_pass<false>(sums, x, shared_x, weights, own_ring, slot, own_scales, own_chunks);
       leave_sums(sums_of_pass + warp_id() * sums_floats, sums);
     }
     weights.end_pass();

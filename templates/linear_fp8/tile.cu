@@ -6,21 +6,21 @@
 //
 // Weights stay FP8 in shared memory and become bf16 in registers; every warp decodes what it
 // multiplies. They are the 16-row operand of the mma and x is the 8-column one: so what a 16-byte
-// load brings of x are two register pairs that the mma takes as they are, and decoding can write the
-// four neighbouring registers of the other operand. A warp of few columns and many rows decodes
+// load brings of x are two register pairs that the mma takes as they are, and decoding can write
+// the four neighbouring registers of the other operand. A warp of few columns and many rows decodes
 // least; it keeps the decoded half of a chunk and lets its rows of x pass by, while it decodes the
 // next half. A row of x in a slot has its 16-byte pieces at piece ^ (row & 1), so that eight lanes
 // (two rows, every second piece) meet all banks.
 //
-// A part of K (splits) is cut again into warps_along_depth runs of chunks; a slot holds one chunk of
-// each run, and the sums of the runs are added in the order of K through shared memory.
+// A part of K (splits) is cut again into warps_along_depth runs of chunks; a slot holds one chunk
+// of each run, and the sums of the runs are added in the order of K through shared memory.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, depth, groups, tile_rows, tile_columns, warps_along_rows,
                              // warps_along_columns, warps_along_depth, stages, splits, band_rows,
                              // weight_layout, slot_order, x_source, output, min_ctas_per_sm
-#include "templates/linear_fp8/mma.cuh"
 #include "templates/common/types.cuh"
 #include "templates/linear_fp8/fragments.cuh"
+#include "templates/linear_fp8/mma.cuh"
 #include "templates/linear_fp8/problem.cuh"
 
 constexpr int warps_of_run = warps_along_rows * warps_along_columns;
@@ -185,8 +185,9 @@ class Scales {
 #pragma unroll
     for (int b = 0; b < scale_blocks; ++b) {
       const int block = columns % tile_columns == 0 ? block_ + b : block_ + min(b, blocks_left_);
-      next_ |= static_cast<u32>(args.w_scales[block * depth_groups + min(element_, depth_groups - 1)])
-               << (8 * b);
+      next_ |=
+          static_cast<u32>(args.w_scales[block * depth_groups + min(element_, depth_groups - 1)])
+          << (8 * b);
     }
     element_ += 2 * batch_chunks;
   }
@@ -266,8 +267,8 @@ __device__ __forceinline__ void decode_part(WOperand& operand, const WCodes& w,
     const uint4& codes = w[j][row];
     const u32 word = half == 0 ? (step == 0 ? codes.x : codes.y) : step == 0 ? codes.z : codes.w;
     WordPairs pairs =
-        decode_weights<static_cast<WeightLayout>(weight_layout), static_cast<SlotOrder>(slot_order)>(
-            word, factors.first[j / 2]);
+        decode_weights<static_cast<WeightLayout>(weight_layout),
+                       static_cast<SlotOrder>(slot_order)>(word, factors.first[j / 2]);
     if constexpr (is_wide)
       pairs = {multiply_bf16x2(pairs.low, factors.second[j / 2]),
                multiply_bf16x2(pairs.high, factors.second[j / 2])};
@@ -438,8 +439,9 @@ __device__ __forceinline__ void store_sums(const Sums& sums, Element* exchange, 
       const int row = s / stores_per_row;
       const int column = s % stores_per_row * per_store;
       if (8 * i + row < rows_left && column < columns_left)
-        store_16(row_of_y(8 * i + row) + column,
-                 *reinterpret_cast<const uint4*>(exchange + row * exchange_pitch<Element> + column));
+        store_16(
+            row_of_y(8 * i + row) + column,
+            *reinterpret_cast<const uint4*>(exchange + row * exchange_pitch<Element> + column));
     }
   }
 }

@@ -321,9 +321,10 @@ void add_tune(CLI::App& app, Common& common, Chosen& chosen) {
       [arguments, &common] { return run_tune(*arguments, common, Verb::tune); });
   add_shared_options(*command, *arguments);
   command
-      ->add_option("--tries", arguments->tries,
-                  "Configs to verify and time for a problem, those first that the model puts first; "
-                  "0: all")
+      ->add_option(
+          "--tries", arguments->tries,
+          "Configs to verify and time for a problem, those first that the model puts first; "
+          "0: all")
       ->type_name("COUNT")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
