@@ -16,12 +16,8 @@ namespace {
 
 std::vector<const Kit*>& registry() {
   static std::vector<const Kit*> kits{
-      &act_quant_kit,
-      &combine_topk_swa_kit,
-      &gather_dequant_kv_kit,
-      &linear_fp8_kit,
-      &pack_weights_kit,
-      &sparse_mla_decode_kit,
+      &act_quant_kit,  &combine_topk_swa_kit, &gather_dequant_kv_kit,
+      &linear_fp8_kit, &pack_weights_kit,     &sparse_mla_decode_kit,
   };
   return kits;
 }

@@ -116,8 +116,8 @@ struct Arg {
   Presence presence = Presence::required;
   ShapeCondition only_in;  // the argument is NULL in every other shape
   Memory memory = Memory::warm;
-  int64_t align_bytes = 4;      // of the base pointer
-  int64_t stride_multiple = 1;  // every stride is a multiple of this many elements
+  int64_t align_bytes = 4;                  // of the base pointer
+  int64_t stride_multiple = 1;              // every stride is a multiple of this many elements
   std::optional<Tolerance> tolerance = {};  // of an output where it is not the op's
 
   Presence presence_in(const Sizes& fixed) const;

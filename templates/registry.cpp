@@ -18,12 +18,8 @@ namespace {
 
 std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
-      &act_quant,
-      &combine_topk_swa,
-      &gather_dequant_kv,
-      &linear_fp8,
-      &pack_weights,
-      &sparse_mla_decode,
+      &act_quant,  &combine_topk_swa, &gather_dequant_kv,
+      &linear_fp8, &pack_weights,     &sparse_mla_decode,
   };
   return ops;
 }

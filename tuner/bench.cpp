@@ -133,8 +133,8 @@ PlanWork Bench::plan_of(const Subject& subject, const Config& config) {
                            templates::compile_options(launch));
     };
     work.binaries.push_back(built_for(gpu()));
-    work.smem_bytes.push_back(launched_smem_bytes(
-        target_, launch, work.binaries.back()->resources, built_for(target_.gpu)->resources));
+    work.smem_bytes.push_back(launched_smem_bytes(target_, launch, work.binaries.back()->resources,
+                                                  built_for(target_.gpu)->resources));
   }
   return work;
 }
@@ -197,8 +197,8 @@ BenchRow Bench::measure(const Subject& subject) {
     constexpr double kNsPerS = 1e9, kTera = 1e12;
     row.mma_operations = 2 * cost.mma_fma;
     row.ceiling_tflop_per_s = ceiling_tflop_per_s();
-    row.floor_ns = std::max(
-        row.floor_ns, row.mma_operations / (row.ceiling_tflop_per_s * kTera) * kNsPerS);
+    row.floor_ns =
+        std::max(row.floor_ns, row.mma_operations / (row.ceiling_tflop_per_s * kTera) * kNsPerS);
   }
   return row;
 }

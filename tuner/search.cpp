@@ -3,9 +3,9 @@
 // without one the analytic model ranks.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <optional>
-#include <map>
 #include <set>
 
 #include "runtime/choice.h"

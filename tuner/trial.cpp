@@ -258,8 +258,8 @@ void PreparedCase::check_reference(const Tensor& tensor, const Poison& poison) {
         byte += index[d] * tensor.plan.layout.strides[d] * element_bytes;
       const uint64_t bits = load_bits(got.data() + byte, element_bytes);
       const std::optional<double> want = kit_.expected(case_, arg, index);
-      const bool exact = tolerance.kind == Tolerance::Kind::bit_exact || !is_float(arg.dtype) ||
-                         !want.has_value();
+      const bool exact =
+          tolerance.kind == Tolerance::Kind::bit_exact || !is_float(arg.dtype) || !want.has_value();
       const uint64_t want_bits = want ? element_bits(arg.dtype, *want) : untouched_bits(byte);
       const double value = element_value(arg.dtype, bits);
       bool same = bits == want_bits;

@@ -117,8 +117,8 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
 struct BenchOptions {
   std::string device = "cuda:0";
   std::vector<std::string> ops;
-  std::string shape;  // JSON; "": the model's shapes
-  std::string sizes;  // JSON of dynamic sizes; "": the measured case of every bucket
+  std::string shape;   // JSON; "": the model's shapes
+  std::string sizes;   // JSON of dynamic sizes; "": the measured case of every bucket
   std::string limits;  // the decisions of this GPU, run as it would have to run them; "": none
   std::string worker;
   std::function<void(const std::string& line)> log;
@@ -131,8 +131,8 @@ struct BenchRow {
   double mma_operations = 0;       // two an fma
   double ceiling_tflop_per_s = 0;  // mma.sync, measured in this run; 0: the op has none
   double floor_ns = 0;             // the longer of bytes and of mma operations, at their ceilings
-  double launch_ns = 0;         // an empty kernel, same method
-  std::string problem;          // why nothing was measured; "": it was
+  double launch_ns = 0;            // an empty kernel, same method
+  std::string problem;             // why nothing was measured; "": it was
 };
 std::vector<BenchRow> bench(cache::Store& store, const BenchOptions& options);
 

@@ -131,11 +131,10 @@ __device__ __forceinline__ Quantised quantise(const Piece& x) {
     const Q4nPoints points(__uint_as_float(scale_bf16 << 16));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      q.codes[i] =
-          points.code(lower_half(x.pairs[i])) | points.code(upper_half(x.pairs[i])) << 16;
+      q.codes[i] = points.code(lower_half(x.pairs[i])) | points.code(upper_half(x.pairs[i])) << 16;
       const u32 raw = (q.codes[i] << 6 & 0x01c001c0u) | (q.codes[i] << 12 & 0x80008000u);
-      q.fake[i] = multiply_bf16x2(multiply_bf16x2(raw, both_halves(0x7e80)),
-                                  both_halves(scale_bf16));
+      q.fake[i] =
+          multiply_bf16x2(multiply_bf16x2(raw, both_halves(0x7e80)), both_halves(scale_bf16));
     }
     return q;
   }
@@ -174,8 +173,7 @@ __device__ __forceinline__ void store(const Args& args, i64 row, u32 column, con
     args.scales[row * args.scales_stride + column / group] = static_cast<u8>(q.scale);
 }
 
-extern "C" __global__ void __launch_bounds__(threads)
-    act_quant(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(threads) act_quant(const __grid_constant__ Args args) {
   const i64 all = args.num_rows * pieces_per_row;
   const i64 first_of_cta = static_cast<i64>(blockIdx.x) * (threads * pieces);
   if (first_of_cta >= all) return;

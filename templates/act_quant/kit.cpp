@@ -179,10 +179,10 @@ int64_t tie_scales(int64_t format) {
 // neighbouring codes and the bf16 numbers beside them, of both signs.
 uint16_t tie_bits(int64_t format, int64_t group, int64_t i) {
   const std::vector<double>& magnitudes = magnitudes_of(format);
-  const double scale =
-      format == kQ4n ? e4m3()[static_cast<size_t>(1 + group % tie_scales(format))]
-                     : std::ldexp(1.0, static_cast<int>(tie_exponents(format).low +
-                                                        group % tie_scales(format)));
+  const double scale = format == kQ4n
+                           ? e4m3()[static_cast<size_t>(1 + group % tie_scales(format))]
+                           : std::ldexp(1.0, static_cast<int>(tie_exponents(format).low +
+                                                              group % tie_scales(format)));
   if (i == 0) return bf16_bits((group % 2 == 0 ? 1 : -1) * magnitudes.back() * scale);
   const int64_t ties = static_cast<int64_t>(magnitudes.size()) - 1;
   const int64_t number = (group * (group_of(format) - 1) + i - 1) % (6 * ties);
@@ -375,8 +375,8 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   cases.push_back(padded);
   constexpr int64_t kMostElements = int64_t{1} << 22;
   cases.push_back(make_case("near the measured size", fixed_sizes,
-                            std::min(bucket["T"], kMostElements / columns + 1),
-                            Values::activations, 3));
+                            std::min(bucket["T"], kMostElements / columns + 1), Values::activations,
+                            3));
   return cases;
 }
 

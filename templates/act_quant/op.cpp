@@ -54,8 +54,8 @@ void check_fixed(const Sizes& s) {
 // narrower on each rank.
 std::vector<Sizes> model_shapes(int tensor_parallel) {
   std::vector<Sizes> shapes;
-  for (const int64_t columns : {5120, 1280, 8192 / tensor_parallel, 2304 / tensor_parallel, 6144,
-                                15360})
+  for (const int64_t columns :
+       {5120, 1280, 8192 / tensor_parallel, 2304 / tensor_parallel, 6144, 15360})
     shapes.push_back({{"format", kQ8a}, {"K", columns}, {"output", kCodes}});
   // Caches and index: stored as codes, or as bf16 where a stack keeps bf16 pages.
   for (const Output output : {kCodes, kBf16}) {
@@ -71,8 +71,8 @@ std::vector<Sizes> model_shapes(int tensor_parallel) {
 Cost cost(const Sizes& s) {
   const double rows = static_cast<double>(s["T"]);
   const double columns = static_cast<double>(s["K"]);
-  const double written = s["output"] == kCodes ? static_cast<double>(code_bytes(s) + groups(s))
-                                               : 2 * columns;
+  const double written =
+      s["output"] == kCodes ? static_cast<double>(code_bytes(s) + groups(s)) : 2 * columns;
   return Cost{.warm_read_bytes = rows * columns * 2,
               .write_bytes = rows * written,
               .integer_operations = rows * columns * 3};

@@ -30,8 +30,7 @@ __device__ int e4m3_code(double value) {
 __device__ double e4m3_value(int code) {
   const int exponent = code >> 3 & 15;
   const int mantissa = code & 7;
-  return exponent == 0 ? mantissa * power_of_two(-9)
-                       : (8 + mantissa) * power_of_two(exponent - 10);
+  return exponent == 0 ? mantissa * power_of_two(-9) : (8 + mantissa) * power_of_two(exponent - 10);
 }
 
 // The decision points of B4.

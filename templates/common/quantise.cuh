@@ -3,9 +3,9 @@
 //
 // x / s rounded to E4M3 and multiplied by s again is x rounded to a multiple of
 //   step = 2^(max(exponent of x, exponent of s - 6) - 3).
-// With p = 2^max(...), 24 p has the ulp `step` in bf16 and so does x + 24 p, whatever the sign of x:
-// the sum, rounded once, is x on the grid plus 24 p, and subtracting 24 p is exact. Ties go to even,
-// since 24 p is an even multiple of step. The group's scale keeps x / s within 448: no clamp.
+// With p = 2^max(...), 24 p has the ulp `step` in bf16 and so does x + 24 p, whatever the sign of
+// x: the sum, rounded once, is x on the grid plus 24 p, and subtracting 24 p is exact. Ties go to
+// even, since 24 p is an even multiple of step. The group's scale keeps x / s within 448: no clamp.
 #pragma once
 
 #include "templates/common/decode.cuh"
@@ -61,8 +61,8 @@ __device__ __forceinline__ u32 q8a_scale(u32 largest_bits) {
 
 // What rounds the pairs of one group.
 struct E4m3Grid {
-  u32 least_power;     // 2^-6 s in both halves
-  u32 minus_24;        // NaN for a group that holds a NaN or an infinity
+  u32 least_power;       // 2^-6 s in both halves
+  u32 minus_24;          // NaN for a group that holds a NaN or an infinity
   bool needs_shrinking;  // 25 p would overflow
 };
 
@@ -76,7 +76,8 @@ __device__ __forceinline__ E4m3Grid q8a_grid(u32 largest_bits) {
           is_finite && largest_bits >= least_magnitude_with_care};
 }
 
-// least_power of a group that needs no care, from a pair of which one half is its largest magnitude.
+// least_power of a group that needs no care, from a pair of which one half is its largest
+// magnitude.
 __device__ __forceinline__ u32 q8a_least_power(u32 largest) {
   const u32 in_upper_half = max_bf16x2(largest, __byte_perm(largest, 0, 0x1032)) & 0x7fff0000u;
   const float scale = fmaxf(__uint_as_float(in_upper_half), 1e-4f) * (reciprocal_of_448 / 64.0f);

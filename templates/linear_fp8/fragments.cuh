@@ -11,15 +11,15 @@
 // is eight rows of 64 bytes in the checkpoint layout; the packed layout holds such blocks one after
 // another, [N / 8][K / 64] (pack_weights draws their words).
 //
-// slot_order says which elements of a word share a register: `natural` 0 1 | 2 3, `paired` 0 2 | 1 3,
-// which costs fewer instructions to decode from the checkpoint layout.
+// slot_order says which elements of a word share a register: `natural` 0 1 | 2 3 or `paired`
+// 0 2 | 1 3, which costs fewer instructions to decode from the checkpoint layout.
 #pragma once
 
 #include "templates/common/decode.cuh"
 #include "templates/common/types.cuh"
 
 constexpr int chunk_elements = 64;
-constexpr int words_per_chunk = 4;   // of weights, per lane
+constexpr int words_per_chunk = 4;  // of weights, per lane
 constexpr int block_rows = 8;
 constexpr int block_bytes = block_rows * chunk_elements;
 
@@ -31,8 +31,8 @@ struct WordPairs {
   u32 high;  // k slots 2q + 8, 2q + 9
 };
 
-// The multiplier for codes whose magnitude stands at bits 4..10: 2^120 times the scale. bf16 ends at
-// 2^127, so a scale above 2^7 (byte 134) leaves a second factor.
+// The multiplier for codes whose magnitude stands at bits 4..10: 2^120 times the scale. bf16 ends
+// at 2^127, so a scale above 2^7 (byte 134) leaves a second factor.
 constexpr u32 largest_single_scale = 134;
 
 __device__ __forceinline__ u32 first_factor(u32 scale_byte) {

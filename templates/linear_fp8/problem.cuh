@@ -9,9 +9,9 @@
 
 constexpr int chunks = (depth + chunk_elements - 1) / chunk_elements;
 constexpr int depth_groups = depth / 32;
-constexpr i64 weight_group_bytes =
-    weight_layout == packed ? static_cast<i64>(columns) * chunks * chunk_elements
-                            : static_cast<i64>(columns) * depth;
+constexpr i64 weight_group_bytes = weight_layout == packed
+                                       ? static_cast<i64>(columns) * chunks * chunk_elements
+                                       : static_cast<i64>(columns) * depth;
 static_assert(columns % 32 == 0 && depth % 32 == 0);
 
 // bf16 rows that a tile kernel multiplies: the caller's, or those that prepare_x wrote.

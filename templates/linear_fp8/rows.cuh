@@ -73,7 +73,8 @@ __device__ __forceinline__ void quantise_half_groups(u32 (&pieces)[count][8]) {
   for (int i = 0; i < count; ++i) {
     const u32 least_power = q8a_least_power(largest[i]);
 #pragma unroll
-    for (int k = 0; k < 8; ++k) pieces[i][k] = round_to_grid(pieces[i][k], least_power, 0xc1c0c1c0u);
+    for (int k = 0; k < 8; ++k)
+      pieces[i][k] = round_to_grid(pieces[i][k], least_power, 0xc1c0c1c0u);
   }
 }
 
@@ -101,8 +102,8 @@ __device__ __forceinline__ void load_row_chunk(u32 (&x)[8], const Args& args, i6
     return depth % chunk_elements == 0 ? load_16(from) : load_16_if(from, is_there);
   };
   if constexpr (x_format == x_codes_q8a) {
-    const uint4 codes = load(args.x_codes + row * args.x_codes_stride0 +
-                             group * args.x_codes_stride1 + element);
+    const uint4 codes =
+        load(args.x_codes + row * args.x_codes_stride0 + group * args.x_codes_stride1 + element);
     x[0] = codes.x, x[1] = codes.y, x[2] = codes.z, x[3] = codes.w;
     x[4] = is_there ? args.x_scales[row * args.x_scales_stride0 + group * args.x_scales_stride1 +
                                     element / 32]

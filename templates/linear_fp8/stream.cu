@@ -3,8 +3,8 @@
 // grid  (ctas * splits * groups * blocks of `rows` rows)
 // block (32 * warps_along_columns * warps_along_depth)
 // shared: per warp a ring of `ring_chunks` chunks of weights; per warp its part of x with rows < 8,
-//         or the `shared_chunks` last chunks of it; then two sets of the warps' partial sums (one if
-//         there is but one pass)
+//         or the `shared_chunks` last chunks of it; then two sets of the warps' partial sums, one
+//         if there is a single pass
 //
 // The weights are the 16-row operand of the mma and x is the 8-column one. A warp owns a part of K
 // for good: it reads and quantises its part of x once into registers (of many rows and a long part
@@ -14,8 +14,9 @@
 #include "kiln_constants.h"  // columns, depth, groups, ctas, warps_along_columns, warps_along_depth,
                              // rows, column_blocks, shared_chunks, ring_chunks, splits,
                              // weight_layout, slot_order, x_format, output, min_ctas_per_sm
-#include "templates/linear_fp8/mma.cuh"
+#include "templates/common/mma.cuh"
 #include "templates/common/quantise.cuh"
+#include "templates/common/shared.cuh"
 #include "templates/common/types.cuh"
 #include "templates/linear_fp8/fragments.cuh"
 #include "templates/linear_fp8/problem.cuh"
@@ -74,7 +75,7 @@ class WeightStream {
                       from_ + passes_on * pass_bytes + j * chunk_step + block * block_step,
                       depth % chunk_elements == 0 || j != ends_inside_ ? 16 : 0);
     }
-    commit_copies();
+    copy_async_commit();
   }
 
   __device__ __forceinline__ void end_pass() {
@@ -114,8 +115,8 @@ __device__ __forceinline__ void load_piece(u32 (&piece)[8], const u8* from, int 
 // Pieces that a lane prepares for shared memory. Few rows leave most lanes without one: then the
 // warp deals all pieces of its part out among its lanes, [row][chunk][q].
 constexpr int dealt_pieces = rows * part_chunks * 4;
-constexpr int shared_pieces = rows < 8 ? (dealt_pieces + warp_lanes - 1) / warp_lanes
-                                       : shared_chunks * row_blocks;
+constexpr int shared_pieces =
+    rows < 8 ? (dealt_pieces + warp_lanes - 1) / warp_lanes : shared_chunks * row_blocks;
 using SharedPieces = u32[shared_pieces == 0 ? 1 : shared_pieces][8];
 // Halves of a piece of the shared chunks are this far apart: 16 bytes of all lanes.
 constexpr int half_piece_bytes = warp_lanes * 16;
@@ -191,7 +192,7 @@ __device__ __forceinline__ void multiply_block(float (&sums)[row_blocks][4],
     }
 #pragma unroll
     for (int r = 0; r < row_blocks; ++r)
-      multiply_add(sums[r], a.low, b.low, a.high, b.high, x[r][2 * s], x[r][2 * s + 1]);
+      mma_bf16(sums[r], {a.low, b.low, a.high, b.high}, x[r][2 * s], x[r][2 * s + 1]);
   }
 }
 
@@ -202,7 +203,7 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const 
                                               u32 scales, int own_chunks) {
 #pragma unroll
   for (int j = 0; j < part_chunks; ++j) {
-    wait_for_copies<ring_chunks - 1>();
+    copy_async_wait<ring_chunks - 1>();
     const int slot_of_chunk = slot + j % ring_chunks;
     if (parts_are_equal || j < part_chunks - 1 || j < own_chunks) {
       const u32 byte = __shfl_sync(all_lanes, scales, 2 * j + lane_id() % 4 / 2);
@@ -231,7 +232,7 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const 
     if constexpr (passes * part_chunks > ring_chunks)
       weights.start(slot_of_chunk, j + ring_chunks);
     else
-      commit_copies();
+      copy_async_commit();
   }
 }
 
@@ -291,9 +292,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
 
   const u32 ring = shared_address(shared) + warp_id() * ring_bytes;
   WeightStream weights(args, group, first_tile, first_chunk, own_chunks, ring);
-  const u8* scales =
-      args.w_scales + static_cast<i64>(group) * (columns / 32) * depth_groups +
-      min(2 * first_chunk + lane, depth_groups - 1);
+  const u8* scales = args.w_scales + static_cast<i64>(group) * (columns / 32) * depth_groups +
+                     min(2 * first_chunk + lane, depth_groups - 1);
   const auto scale_of = [&](int pass) -> u32 {
     const int tile = min(first_tile + pass * tile_step, tiles - 1);
     return scales[static_cast<i64>(tile * column_blocks / 2) * depth_groups];
@@ -324,11 +324,9 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
       Sums sums = {};
       const u32 own_ring = ring + lane * 16;
       if (__any_sync(all_lanes, own_scales > largest_single_scale))
-        multiply_pass<true>(sums, x, shared_x, weights, own_ring, slot, own_scales,
-                             own_chunks);
+        multiply_pass<true>(sums, x, shared_x, weights, own_ring, slot, own_scales, own_chunks);
       else
-        multiply_pass<false>(sums, x, shared_x, weights, own_ring, slot, own_scales,
-                             own_chunks);
+        multiply_pass<false>(sums, x, shared_x, weights, own_ring, slot, own_scales, own_chunks);
       leave_sums(sums_of_pass + warp_id() * sums_floats, sums);
     }
     weights.end_pass();

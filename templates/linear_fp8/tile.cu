@@ -6,19 +6,20 @@
 //
 // Weights stay FP8 in shared memory and become bf16 in registers; every warp decodes what it
 // multiplies. They are the 16-row operand of the mma and x is the 8-column one: so what a 16-byte
-// load brings of x are two register pairs that the mma takes as they are, and decoding can write the
-// four neighbouring registers of the other operand. A warp of few columns and many rows decodes
+// load brings of x are two register pairs that the mma takes as they are, and decoding can write
+// the four neighbouring registers of the other operand. A warp of few columns and many rows decodes
 // least; it keeps the decoded half of a chunk and lets its rows of x pass by, while it decodes the
 // next half. A row of x in a slot has its 16-byte pieces at piece ^ (row & 1), so that eight lanes
 // (two rows, every second piece) meet all banks.
 //
-// A part of K (splits) is cut again into warps_along_depth runs of chunks; a slot holds one chunk of
-// each run, and the sums of the runs are added in the order of K through shared memory.
+// A part of K (splits) is cut again into warps_along_depth runs of chunks; a slot holds one chunk
+// of each run, and the sums of the runs are added in the order of K through shared memory.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, depth, groups, tile_rows, tile_columns, warps_along_rows,
                              // warps_along_columns, warps_along_depth, stages, splits, band_rows,
                              // weight_layout, slot_order, x_source, output, min_ctas_per_sm
-#include "templates/linear_fp8/mma.cuh"
+#include "templates/common/mma.cuh"
+#include "templates/common/shared.cuh"
 #include "templates/common/types.cuh"
 #include "templates/linear_fp8/fragments.cuh"
 #include "templates/linear_fp8/problem.cuh"
@@ -136,7 +137,7 @@ class ChunkCopies {
       }
       --left_[d];
     }
-    commit_copies();
+    copy_async_commit();
     x_ += x_row_bytes;
     w_ += w_chunk_bytes;
   }
@@ -185,8 +186,9 @@ class Scales {
 #pragma unroll
     for (int b = 0; b < scale_blocks; ++b) {
       const int block = columns % tile_columns == 0 ? block_ + b : block_ + min(b, blocks_left_);
-      next_ |= static_cast<u32>(args.w_scales[block * depth_groups + min(element_, depth_groups - 1)])
-               << (8 * b);
+      next_ |=
+          static_cast<u32>(args.w_scales[block * depth_groups + min(element_, depth_groups - 1)])
+          << (8 * b);
     }
     element_ += 2 * batch_chunks;
   }
@@ -213,12 +215,6 @@ using XPieces = uint4[blocks_ahead];
 
 // A thread that may have 240 registers reads the codes of a whole chunk at once, others by halves.
 constexpr bool reads_whole_chunks = threads * min_ctas_per_sm <= 256;
-
-__device__ __forceinline__ uint2 load_shared_8(u32 from) {
-  uint2 value;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(from));
-  return value;
-}
 
 template <int half>
 __device__ __forceinline__ void load_w(WCodes& w, u32 from) {
@@ -266,8 +262,8 @@ __device__ __forceinline__ void decode_part(WOperand& operand, const WCodes& w,
     const uint4& codes = w[j][row];
     const u32 word = half == 0 ? (step == 0 ? codes.x : codes.y) : step == 0 ? codes.z : codes.w;
     WordPairs pairs =
-        decode_weights<static_cast<WeightLayout>(weight_layout), static_cast<SlotOrder>(slot_order)>(
-            word, factors.first[j / 2]);
+        decode_weights<static_cast<WeightLayout>(weight_layout),
+                       static_cast<SlotOrder>(slot_order)>(word, factors.first[j / 2]);
     if constexpr (is_wide)
       pairs = {multiply_bf16x2(pairs.low, factors.second[j / 2]),
                multiply_bf16x2(pairs.high, factors.second[j / 2])};
@@ -290,9 +286,9 @@ __device__ __forceinline__ void multiply_half(Sums& sums, const WOperand& w, XPi
         const int i = 2 * pair + of_pair;
 #pragma unroll
         for (int j = 0; j < column_blocks; ++j)
-          multiply_add(sums[j][i], w[j][step][0], w[j][step][1], w[j][step][2], w[j][step][3],
-                       step == 0 ? x[i % blocks_ahead].x : x[i % blocks_ahead].z,
-                       step == 0 ? x[i % blocks_ahead].y : x[i % blocks_ahead].w);
+          mma_bf16(sums[j][i], {w[j][step][0], w[j][step][1], w[j][step][2], w[j][step][3]},
+                   step == 0 ? x[i % blocks_ahead].x : x[i % blocks_ahead].z,
+                   step == 0 ? x[i % blocks_ahead].y : x[i % blocks_ahead].w);
       }
     }
 #pragma unroll
@@ -341,7 +337,7 @@ __device__ __forceinline__ void multiply_chunks(Sums& sums, const Args& args, Ch
         decode_part<is_wide, 1>(operand[1], w, factors, part);
     });
 
-    wait_for_copies<stages - 3>();
+    copy_async_wait<stages - 3>();
     __syncthreads();  // the next chunk is there, and everyone has left the one before this
     copies.start(free_slot);
     free_slot = slot;
@@ -438,8 +434,9 @@ __device__ __forceinline__ void store_sums(const Sums& sums, Element* exchange, 
       const int row = s / stores_per_row;
       const int column = s % stores_per_row * per_store;
       if (8 * i + row < rows_left && column < columns_left)
-        store_16(row_of_y(8 * i + row) + column,
-                 *reinterpret_cast<const uint4*>(exchange + row * exchange_pitch<Element> + column));
+        store_16(
+            row_of_y(8 * i + row) + column,
+            *reinterpret_cast<const uint4*>(exchange + row * exchange_pitch<Element> + column));
     }
   }
 }
@@ -513,7 +510,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
 #pragma unroll
   for (int s = 0; s < stages - 1; ++s) copies.start(s * slot_bytes);
   const bool is_wide = largest_scale.is_wide();
-  wait_for_copies<stages - 2>();
+  copy_async_wait<stages - 2>();
   __syncthreads();  // the first chunk is there
 
   Sums sums = {};
@@ -521,7 +518,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
     multiply_chunks<true>(sums, args, copies, scales, shared);
   else
     multiply_chunks<false>(sums, args, copies, scales, shared);
-  wait_for_copies<0>();
+  copy_async_wait<0>();
   __syncthreads();  // the slots are free
   if constexpr (warps_along_depth > 1) add_runs(sums, slots);
   if (warp_id() < warps_of_run) store_sums(args, find_tile(args.num_rows), sums, slots);

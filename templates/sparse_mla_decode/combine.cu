@@ -58,8 +58,8 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
   const u32 parts = shared_address(&rooms[warp_id()].parts);
   const u32 weights = shared_address(&rooms[warp_id()].weights);
 
-  const float4* from =
-      partial_fragments(args, row, splits, 0, head_block, warp) + fragment * octets * warp_lanes + lane;
+  const float4* from = partial_fragments(args, row, splits, 0, head_block, warp) +
+                       fragment * octets * warp_lanes + lane;
   const int begin = splits * part_of_unit / warps_per_unit;
   const int end = splits * (part_of_unit + 1) / warps_per_unit;
   request_parts(parts, from, begin, end, lane);

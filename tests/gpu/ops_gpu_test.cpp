@@ -183,9 +183,8 @@ void run_large_case(Device& device, kiln_session* session, const Kit& kit, const
         index.push_back(column);
         const std::optional<double> truth = kit.expected(c, *tensor.arg, index);
         const templates::DType dtype = tensor.arg->dtype;
-        const double want =
-            truth ? tuner::element_value(dtype, tuner::element_bits(dtype, *truth))
-                  : element(dtype, poison.data());
+        const double want = truth ? tuner::element_value(dtype, tuner::element_bits(dtype, *truth))
+                                  : element(dtype, poison.data());
         const double have = element(tensor.arg->dtype, got.data() + column * size);
         if (!is_exact && truth && std::isfinite(want) && std::isfinite(have)) {
           error_squares += (have - want) * (have - want);

@@ -61,14 +61,14 @@ void print_rows(const std::vector<tuner::BenchRow>& rows) {
                {"LAUNCH", Align::right}});
   for (const tuner::BenchRow& row : rows) {
     const bool knows_ratio = row.floor_ns > 0 && row.time_ns > 0;
-    table.add({row.op, sizes_text(row), row.kind, time_text(row.time_ns), time_text(row.default_ns),
-               bytes_text(row.bytes),
-               row.ceiling_gb_per_s > 0 ? fmt::format("{:.0f} GB/s", row.ceiling_gb_per_s) : "-",
-               row.ceiling_tflop_per_s > 0 ? fmt::format("{:.0f} TFLOP/s", row.ceiling_tflop_per_s)
-                                           : "-",
-               time_text(row.floor_ns),
-               knows_ratio ? fmt::format("{:.2f}", row.floor_ns / row.time_ns) : "-",
-               time_text(row.launch_ns)});
+    table.add(
+        {row.op, sizes_text(row), row.kind, time_text(row.time_ns), time_text(row.default_ns),
+         bytes_text(row.bytes),
+         row.ceiling_gb_per_s > 0 ? fmt::format("{:.0f} GB/s", row.ceiling_gb_per_s) : "-",
+         row.ceiling_tflop_per_s > 0 ? fmt::format("{:.0f} TFLOP/s", row.ceiling_tflop_per_s) : "-",
+         time_text(row.floor_ns),
+         knows_ratio ? fmt::format("{:.2f}", row.floor_ns / row.time_ns) : "-",
+         time_text(row.launch_ns)});
   }
   print(table.text());
   print(
