@@ -359,6 +359,7 @@ KILN_API kiln_status kiln_linear_fp8_workspace(kiln_plan *plan, const kiln_linea
  * A legal call holds:
  *   - num_rows is a multiple of 32
  *   - in_features is a multiple of 32
+ *   - packed_stride is at least a row of blocks, ceil(in_features / 64) * 512
  */
 typedef struct kiln_pack_weights_args {
   /* sizeof of this struct */
@@ -410,8 +411,9 @@ KILN_API kiln_status kiln_pack_weights_workspace(kiln_plan *plan,
  * is not valid. A slot that is listed twice counts twice. k_n is the entry of its slot, 512 bf16
  * values dequantised as by gather_dequant_kv; here the E4M3 codes 0x7f and 0xff read as 480 and
  * -480, and a UE8M0 scale of 255 is undefined: no writer stores them.
- * A row without valid columns gives out = +0 and lse = -infinity. A sink of -infinity is the same
- * as none, +infinity gives out = 0; so does one above m by more than 88.
+ * A row without valid columns gives out = 0 (with inverse_rope of either sign) and lse = -infinity.
+ * A sink of -infinity is the same as none, +infinity gives out = 0; so does one above m by more
+ * than 88.
  * With probability "bf16" p is rounded to bf16 before it multiplies the values, as the model's
  * reference does; with "split" it keeps 16 bits, at twice the work of that product.
  * With inverse_rope "gptj" elements 448..511 of out are rotated back by the row's position, pair by
