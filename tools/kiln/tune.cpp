@@ -32,7 +32,7 @@ struct TuneArguments {
   std::string budget;
   std::string limits;
   int tries = tuner::TuneOptions{}.tries;
-  int shortlist = 0;
+  int shortlist = kBuildShortlist;  // without a device
   bool again = false;
   bool invariant = false;
 };
@@ -96,13 +96,15 @@ tuner::TuneOptions tune_options(const TuneArguments& arguments, const std::strin
   }
   options.workload = workload;
   options.tries = arguments.tries;
-  options.shortlist = arguments.shortlist;
   if (!workload.empty())
     runtime::parse_workload(workload);  // mistakes are answered before any work
   options.redo = arguments.again ? tuner::TuneOptions::Redo::again : tuner::TuneOptions::Redo::keep;
   if (arguments.invariant) options.invariance = tuner::TuneOptions::Invariance::all_sizes;
   options.device = choose_device(arguments, verb);
-  if (options.device.empty()) options.gpus = gpus.empty() ? kDefaultGpus : gpus;
+  if (options.device.empty()) {
+    options.gpus = gpus.empty() ? kDefaultGpus : gpus;
+    options.shortlist = arguments.shortlist;
+  }
   if (options.device.empty() && !options.limits.empty()) {
     throw Failure(ExitCode::usage, "--limits is for measuring on a device, and there is none.",
                   fmt::format("To rank for that card: `kiln build --gpu {}`.", options.limits));
@@ -312,7 +314,7 @@ void add_shared_options(CLI::App& command, TuneArguments& arguments) {
 void add_tune(CLI::App& app, Common& common, Chosen& chosen) {
   auto arguments = std::make_shared<TuneArguments>();
   CLI::App* command = add_command(
-      app, common, chosen, "tune", "Measure every candidate on the GPU here and keep the winners",
+      app, common, chosen, "tune", "Prove and measure candidates on the GPU here, keep the winners",
       "  kiln tune\n"
       "  kiln tune --device cuda:1 --budget 5m\n"
       "  kiln tune --limits rtx-3090\n"
@@ -342,7 +344,6 @@ void add_build(CLI::App& app, Common& common, Chosen& chosen) {
       "driver.\n",
       [arguments, &common] { return run_tune(*arguments, common, Verb::build); });
   add_shared_options(*command, *arguments);
-  arguments->shortlist = kBuildShortlist;
   command
       ->add_option("--shortlist", arguments->shortlist,
                    "Configs to compile for a problem, those first that the model puts first by "
