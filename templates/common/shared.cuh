@@ -36,6 +36,13 @@ __device__ __forceinline__ void copy_async_16(u32 to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
+// The bytes from `valid_bytes` on become 0 and are not read; the rest of the 128 goes to L2 too.
+__device__ __forceinline__ void copy_async_16(u32 to, const void* from, int valid_bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(valid_bytes)
+               : "memory");
+}
+
 // Whole warps `count` threads of which meet at barrier `id`, apart from the rest of the CTA.
 __device__ __forceinline__ void barrier(int id, int count) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");

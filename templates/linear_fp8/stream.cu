@@ -14,10 +14,11 @@
 #include "kiln_constants.h"  // columns, depth, groups, ctas, warps_along_columns, warps_along_depth,
                              // rows, column_blocks, shared_chunks, ring_chunks, splits,
                              // weight_layout, slot_order, x_format, output, min_ctas_per_sm
+#include "templates/common/mma.cuh"
 #include "templates/common/quantise.cuh"
+#include "templates/common/shared.cuh"
 #include "templates/common/types.cuh"
 #include "templates/linear_fp8/fragments.cuh"
-#include "templates/linear_fp8/mma.cuh"
 #include "templates/linear_fp8/problem.cuh"
 #include "templates/linear_fp8/rows.cuh"
 
@@ -74,7 +75,7 @@ class WeightStream {
                       from_ + passes_on * pass_bytes + j * chunk_step + block * block_step,
                       depth % chunk_elements == 0 || j != ends_inside_ ? 16 : 0);
     }
-    commit_copies();
+    copy_async_commit();
   }
 
   __device__ __forceinline__ void end_pass() {
@@ -191,7 +192,7 @@ __device__ __forceinline__ void multiply_block(float (&sums)[row_blocks][4],
     }
 #pragma unroll
     for (int r = 0; r < row_blocks; ++r)
-      multiply_add(sums[r], a.low, b.low, a.high, b.high, x[r][2 * s], x[r][2 * s + 1]);
+      mma_bf16(sums[r], {a.low, b.low, a.high, b.high}, x[r][2 * s], x[r][2 * s + 1]);
   }
 }
 
@@ -202,7 +203,7 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const 
                                               u32 scales, int own_chunks) {
 #pragma unroll
   for (int j = 0; j < part_chunks; ++j) {
-    wait_for_copies<ring_chunks - 1>();
+    copy_async_wait<ring_chunks - 1>();
     const int slot_of_chunk = slot + j % ring_chunks;
     if (parts_are_equal || j < part_chunks - 1 || j < own_chunks) {
       const u32 byte = __shfl_sync(all_lanes, scales, 2 * j + lane_id() % 4 / 2);
@@ -231,7 +232,7 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const 
     if constexpr (passes * part_chunks > ring_chunks)
       weights.start(slot_of_chunk, j + ring_chunks);
     else
-      commit_copies();
+      copy_async_commit();
   }
 }
 

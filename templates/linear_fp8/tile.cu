@@ -18,9 +18,10 @@
 #include "kiln_constants.h"  // columns, depth, groups, tile_rows, tile_columns, warps_along_rows,
                              // warps_along_columns, warps_along_depth, stages, splits, band_rows,
                              // weight_layout, slot_order, x_source, output, min_ctas_per_sm
+#include "templates/common/mma.cuh"
+#include "templates/common/shared.cuh"
 #include "templates/common/types.cuh"
 #include "templates/linear_fp8/fragments.cuh"
-#include "templates/linear_fp8/mma.cuh"
 #include "templates/linear_fp8/problem.cuh"
 
 constexpr int warps_of_run = warps_along_rows * warps_along_columns;
@@ -136,7 +137,7 @@ class ChunkCopies {
       }
       --left_[d];
     }
-    commit_copies();
+    copy_async_commit();
     x_ += x_row_bytes;
     w_ += w_chunk_bytes;
   }
@@ -215,12 +216,6 @@ using XPieces = uint4[blocks_ahead];
 // A thread that may have 240 registers reads the codes of a whole chunk at once, others by halves.
 constexpr bool reads_whole_chunks = threads * min_ctas_per_sm <= 256;
 
-__device__ __forceinline__ uint2 load_shared_8(u32 from) {
-  uint2 value;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(from));
-  return value;
-}
-
 template <int half>
 __device__ __forceinline__ void load_w(WCodes& w, u32 from) {
 #pragma unroll
@@ -291,9 +286,9 @@ __device__ __forceinline__ void multiply_half(Sums& sums, const WOperand& w, XPi
         const int i = 2 * pair + of_pair;
 #pragma unroll
         for (int j = 0; j < column_blocks; ++j)
-          multiply_add(sums[j][i], w[j][step][0], w[j][step][1], w[j][step][2], w[j][step][3],
-                       step == 0 ? x[i % blocks_ahead].x : x[i % blocks_ahead].z,
-                       step == 0 ? x[i % blocks_ahead].y : x[i % blocks_ahead].w);
+          mma_bf16(sums[j][i], {w[j][step][0], w[j][step][1], w[j][step][2], w[j][step][3]},
+                   step == 0 ? x[i % blocks_ahead].x : x[i % blocks_ahead].z,
+                   step == 0 ? x[i % blocks_ahead].y : x[i % blocks_ahead].w);
       }
     }
 #pragma unroll
@@ -342,7 +337,7 @@ __device__ __forceinline__ void multiply_chunks(Sums& sums, const Args& args, Ch
         decode_part<is_wide, 1>(operand[1], w, factors, part);
     });
 
-    wait_for_copies<stages - 3>();
+    copy_async_wait<stages - 3>();
     __syncthreads();  // the next chunk is there, and everyone has left the one before this
     copies.start(free_slot);
     free_slot = slot;
@@ -515,7 +510,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
 #pragma unroll
   for (int s = 0; s < stages - 1; ++s) copies.start(s * slot_bytes);
   const bool is_wide = largest_scale.is_wide();
-  wait_for_copies<stages - 2>();
+  copy_async_wait<stages - 2>();
   __syncthreads();  // the first chunk is there
 
   Sums sums = {};
@@ -523,7 +518,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
     multiply_chunks<true>(sums, args, copies, scales, shared);
   else
     multiply_chunks<false>(sums, args, copies, scales, shared);
-  wait_for_copies<0>();
+  copy_async_wait<0>();
   __syncthreads();  // the slots are free
   if constexpr (warps_along_depth > 1) add_runs(sums, slots);
   if (warp_id() < warps_of_run) store_sums(args, find_tile(args.num_rows), sums, slots);
