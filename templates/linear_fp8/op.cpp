@@ -523,7 +523,7 @@ const Op linear_fp8{
              .sentence =
                  "rows of w_scales are dense: w_scales_stride is in_features / 32, no more"},
         },
-    // A block of 8 rows ends between the first two, one of 16 rows near the next.
+    // Of the kernel for few rows, blocks of 1, 4, 16 and 32 rows end with a bucket.
     .buckets = {{"M", {1, 4, 16, 32, 64, 256, 1024, 4096}}},
     .has_workspace = true,
     .tolerance = {Tolerance::Kind::relative_rms, 1.0 / 256},

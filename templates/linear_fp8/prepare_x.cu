@@ -11,7 +11,6 @@
 #include "templates/linear_fp8/fragments.cuh"
 #include "templates/linear_fp8/problem.cuh"
 
-enum XFormat : int { x_bf16_q8a = 0, x_codes_q8a = 1 };
 constexpr u32 pieces_per_row = depth / 8;
 
 struct Place {

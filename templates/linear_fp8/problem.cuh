@@ -14,6 +14,7 @@ constexpr i64 weight_group_bytes = weight_layout == packed
                                        : static_cast<i64>(columns) * depth;
 static_assert(columns % 32 == 0 && depth % 32 == 0);
 
+enum XFormat : int { x_bf16_q8a = 0, x_codes_q8a = 1, x_bf16 = 2 };
 // bf16 rows that a tile kernel multiplies: the caller's, or those that prepare_x wrote.
 enum XSource : int { x_of_caller = 0, x_of_workspace = 1 };
 enum Output : int { output_bf16 = 0, output_f32 = 1, output_partial = 2 };

@@ -6,8 +6,6 @@
 #include "templates/linear_fp8/fragments.cuh"
 #include "templates/linear_fp8/problem.cuh"
 
-enum XFormat : int { x_bf16_q8a = 0, x_codes_q8a = 1, x_bf16 = 2 };
-
 // Decodes pieces of 16 codes, four registers, with their scale byte in the fifth, into slot order.
 // NaN codes and scales that one multiply cannot hold are rare and make all of the warp's pieces
 // take the longer way.
