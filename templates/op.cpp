@@ -188,4 +188,29 @@ Arg out(std::string name, DType dtype, std::string_view dims, std::string doc) {
              .doc = std::move(doc)};
 }
 
+Arg only_in(const ShapeCondition& condition, Arg arg) {
+  arg.only_in = condition;
+  return arg;
+}
+
+Arg vectors(Arg arg, int64_t stride_multiple) {
+  arg.align_bytes = 16;
+  arg.stride_multiple = stride_multiple;
+  return arg;
+}
+
+Arg cold(Arg arg) {
+  arg.memory = Memory::cold;
+  return arg;
+}
+
+Arg to_within(Arg arg, double relative_rms) {
+  arg.tolerance = Tolerance{Tolerance::Kind::relative_rms, relative_rms};
+  return arg;
+}
+
+jit::Constant constant(std::string name, int64_t value) {
+  return {std::move(name), "int", std::to_string(value)};
+}
+
 }  // namespace kiln::templates

@@ -246,6 +246,11 @@ Size derived(std::string symbol, std::string item, int64_t (*derive)(const Sizes
 Size stepped(Size size, std::string item);  // the size of a dimension that has a stride
 Arg in(std::string name, DType dtype, std::string_view dims, std::string doc);  // dims: "T K"
 Arg out(std::string name, DType dtype, std::string_view dims, std::string doc);
+Arg only_in(const ShapeCondition& condition, Arg arg);
+Arg vectors(Arg arg, int64_t stride_multiple);  // read or written 16 bytes at a time
+Arg cold(Arg arg);
+Arg to_within(Arg arg, double relative_rms);
+jit::Constant constant(std::string name, int64_t value);  // an int
 
 std::span<const Op* const> ops();             // all, in the order of the registry
 const Op* find_op(std::string_view name);     // nullptr when unknown

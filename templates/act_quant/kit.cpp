@@ -434,9 +434,6 @@ void fill(const Case& c, const Arg&, std::span<const int64_t> outer, std::span<s
 }
 
 KernelLaunch oracle(const Sizes& s) {
-  const auto constant = [](const char* name, int64_t value) {
-    return jit::Constant{name, "int", std::to_string(value)};
-  };
   KernelLaunch launch{.file = "oracle.cu", .entry = "act_quant_oracle"};
   launch.constants = {constant("format", s["format"]), constant("output", s["output"]),
                       constant("columns", s["K"])};

@@ -96,9 +96,6 @@ Space space(const Sizes&, const Gpu&) {
 Config default_config(const Sizes&) { return {{"threads", 128}, {"pieces", 2}}; }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
-  const auto constant = [](const char* name, int64_t value) {
-    return jit::Constant{name, "int", std::to_string(value)};
-  };
   KernelLaunch kernel{.file = "kernel.cu", .entry = "act_quant"};
   kernel.constants = {constant("columns", s["K"]), constant("format", s["format"]),
                       constant("output", s["output"]), constant("threads", c["threads"]),
@@ -129,7 +126,7 @@ std::vector<SizeName> format_names() {
 }
 
 Arg only_with(Output output, Arg arg, int64_t align_bytes, int64_t stride_multiple) {
-  arg.only_in = {.symbol = "output", .values = {output}};
+  arg = only_in({.symbol = "output", .values = {output}}, std::move(arg));
   arg.align_bytes = align_bytes;
   arg.stride_multiple = stride_multiple;
   return arg;
@@ -174,13 +171,7 @@ const Op act_quant{
         },
     .args =
         {
-            Arg{.name = "x",
-                .dtype = DType::bf16,
-                .kind = ArgKind::input,
-                .dims = {"T", "K"},
-                .doc = "what is quantised",
-                .align_bytes = 16,
-                .stride_multiple = 8},
+            vectors(in("x", DType::bf16, "T K", "what is quantised"), 8),
             only_with(kCodes,
                       out("codes", DType::u8, "T code_bytes",
                           "E4M3, one to a byte, or E2M1, two to a byte"),

@@ -55,9 +55,6 @@ Config default_config(const Sizes& s) {
 }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
-  const auto constant = [](const char* name, int64_t value) {
-    return jit::Constant{name, "int", std::to_string(value)};
-  };
   KernelLaunch kernel{.file = "kernel.cu", .entry = "combine_topk_swa"};
   kernel.constants = {constant("ratio", s["ratio"]),
                       constant("top_k", s["K"]),

@@ -456,9 +456,6 @@ std::vector<Sizes> further_shapes() {
 }
 
 KernelLaunch oracle(const Sizes& s) {
-  const auto constant = [](const char* name, int64_t value) {
-    return jit::Constant{name, "int", std::to_string(value)};
-  };
   KernelLaunch launch{.file = "oracle.cu", .entry = "linear_fp8_oracle"};
   launch.constants = {constant("out_features", s["N"]),    constant("in_features", s["K"]),
                       constant("groups", s["G"]),          constant("x_format", s["x_format"]),

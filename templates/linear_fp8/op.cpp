@@ -261,10 +261,6 @@ Config default_config(const Sizes&) {
 
 // --- plan
 
-jit::Constant constant(std::string name, int64_t value) {
-  return {std::move(name), "int", std::to_string(value)};
-}
-
 using Constants = std::vector<jit::Constant>;
 
 KernelLaunch kernel(std::string file, std::string entry, Constants constants,
@@ -416,29 +412,8 @@ std::vector<Sizes> model_shapes(int tensor_parallel) {
   };
 }
 
-Arg vectors(Arg arg, int64_t stride_multiple) {  // read or written 16 bytes at a time
-  arg.align_bytes = 16;
-  arg.stride_multiple = stride_multiple;
-  return arg;
-}
-
-Arg cold(Arg arg) {
-  arg.memory = Memory::cold;
-  return arg;
-}
-
 Arg bytes(Arg arg) {  // read one at a time
   arg.align_bytes = 1;
-  return arg;
-}
-
-Arg only_in(std::string symbol, std::vector<int64_t> values, Arg arg) {
-  arg.only_in = {.symbol = std::move(symbol), .values = std::move(values)};
-  return arg;
-}
-
-Arg to_within(Arg arg, double bound) {
-  arg.tolerance = Tolerance{Tolerance::Kind::relative_rms, bound};
   return arg;
 }
 
@@ -497,11 +472,11 @@ const Op linear_fp8{
         },
     .args =
         {
-            only_in("x_format", {kBf16Q8a, kBf16},
+            only_in({.symbol = "x_format", .values = {kBf16Q8a, kBf16}},
                     vectors(in("x", DType::bf16, "M G K", "activations"), 8)),
-            only_in("x_format", {kCodesQ8a},
+            only_in({.symbol = "x_format", .values = {kCodesQ8a}},
                     vectors(in("x_codes", DType::u8, "M G K", "E4M3 codes of act_quant"), 16)),
-            only_in("x_format", {kCodesQ8a},
+            only_in({.symbol = "x_format", .values = {kCodesQ8a}},
                     bytes(in("x_scales", DType::u8, "M G x_groups", "their UE8M0 scales"))),
             cold(vectors(in("w", DType::u8, "w_rows w_row_bytes",
                             "E4M3 codes; checkpoint: [groups * out_features, in_features]; packed: "
@@ -509,8 +484,9 @@ const Op linear_fp8{
                          1)),
             cold(bytes(in("w_scales", DType::u8, "scale_rows scale_columns",
                           "UE8M0, [groups * out_features / 32, in_features / 32]"))),
-            only_in("y_format", {kYBf16}, vectors(out("y", DType::bf16, "M G N", "result"), 8)),
-            only_in("y_format", {kYF32},
+            only_in({.symbol = "y_format", .values = {kYBf16}},
+                    vectors(out("y", DType::bf16, "M G N", "result"), 8)),
+            only_in({.symbol = "y_format", .values = {kYF32}},
                     to_within(vectors(out("y_f32", DType::f32, "M G N", "result"), 4), 1e-4)),
         },
     .requirements =

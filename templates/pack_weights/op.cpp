@@ -49,13 +49,6 @@ ModelHints model(const Sizes&, const Config&) {
 
 std::vector<Sizes> model_shapes(int) { return {{{"format", kE4m3}}}; }
 
-Arg vectors(Arg arg, Memory memory) {  // read or written 16 bytes at a time
-  arg.align_bytes = 16;
-  arg.stride_multiple = 16;
-  arg.memory = memory;
-  return arg;
-}
-
 }  // namespace
 
 const Op pack_weights{
@@ -91,9 +84,8 @@ const Op pack_weights{
         },
     .args =
         {
-            vectors(in("w", DType::u8, "R K", "codes as in the checkpoint"), Memory::cold),
-            vectors(out("packed", DType::u8, "block_rows block_row_bytes", "the same codes"),
-                    Memory::warm),
+            cold(vectors(in("w", DType::u8, "R K", "codes as in the checkpoint"), 16)),
+            vectors(out("packed", DType::u8, "block_rows block_row_bytes", "the same codes"), 16),
         },
     .requirements =
         {

@@ -192,10 +192,6 @@ Config default_config(const Sizes&) {
           {"score_m_tiles", 1}, {"groups", 1}, {"ctas_per_sm", 2}};
 }
 
-jit::Constant constant(std::string name, int64_t value) {
-  return {std::move(name), "int", std::to_string(value)};
-}
-
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   const Tiling t(s, c);
   LaunchPlan plan;
@@ -303,24 +299,8 @@ Arg cache(std::string name, std::string pages, std::string page_bytes, std::stri
              .stride_multiple = 16};
 }
 
-Arg only_in(Arg arg, const ShapeCondition& condition) {
-  arg.only_in = condition;
-  return arg;
-}
-
 Arg optional(Arg arg) {
   arg.presence = Presence::optional;
-  return arg;
-}
-
-Arg vectors(Arg arg) {  // read or written 16 bytes at a time
-  arg.align_bytes = 16;
-  arg.stride_multiple = 8;
-  return arg;
-}
-
-Arg to_within(Arg arg, double bound) {
-  arg.tolerance = Tolerance{Tolerance::Kind::relative_rms, bound};
   return arg;
 }
 
@@ -404,27 +384,24 @@ const Op sparse_mla_decode{
         },
     .args =
         {
-            vectors(in("q", DType::bf16, "T H 512", "queries after RoPE, not scaled")),
+            vectors(in("q", DType::bf16, "T H 512", "queries after RoPE, not scaled"), 8),
             cache("window_cache", "num_window_pages", "window_page_bytes",
                   "pages of entries of this layer", {}),
             in("window_slots", DType::i32, "T Kw", "slots of window_cache; -1: none"),
             in("window_lens", DType::i32, "T", "columns of window_slots that count"),
             cache("compressed_cache", "num_compressed_pages", "compressed_page_bytes",
                   "pages of entries of the layer that compressed them", with_compressed),
-            only_in(
-                in("compressed_slots", DType::i32, "T Kc", "slots of compressed_cache; -1: none"),
-                with_compressed),
-            only_in(
-                in("compressed_lens", DType::i32, "T", "columns of compressed_slots that count"),
-                with_compressed),
+            only_in(with_compressed, in("compressed_slots", DType::i32, "T Kc",
+                                        "slots of compressed_cache; -1: none")),
+            only_in(with_compressed, in("compressed_lens", DType::i32, "T",
+                                        "columns of compressed_slots that count")),
             optional(in("sink", DType::f32, "H", "logit of each head that has no value")),
-            only_in(in("positions", DType::i32, "T",
-                       "row of rope_table for each row; one outside of it is not rotated"),
-                    with_rope),
-            only_in(
-                in("rope_table", DType::f32, "P 64", "of each position 32 cosines, then 32 sines"),
-                with_rope),
-            vectors(out("out", DType::bf16, "T H 512", "attention output")),
+            only_in(with_rope,
+                    in("positions", DType::i32, "T",
+                       "row of rope_table for each row; one outside of it is not rotated")),
+            only_in(with_rope, in("rope_table", DType::f32, "P 64",
+                                  "of each position 32 cosines, then 32 sines")),
+            vectors(out("out", DType::bf16, "T H 512", "attention output"), 8),
             to_within(optional(out("lse", DType::f32, "T H", "log of the sum of exp(s)")),
                       1.0 / 65536),
         },
