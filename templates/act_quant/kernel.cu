@@ -31,11 +31,6 @@ struct Piece {
   u32 pairs[4];
 };
 
-__device__ __forceinline__ float lower_half(u32 pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float upper_half(u32 pair) {
-  return __uint_as_float(pair & 0xffff0000u);
-}
-
 __device__ __forceinline__ u32 largest_of_group(const Piece& x) {
   u32 largest = largest_magnitude(x.pairs);
 #pragma unroll
@@ -131,7 +126,7 @@ __device__ __forceinline__ Quantised quantise(const Piece& x) {
     const Q4nPoints points(__uint_as_float(scale_bf16 << 16));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      q.codes[i] = points.code(lower_half(x.pairs[i])) | points.code(upper_half(x.pairs[i])) << 16;
+      q.codes[i] = points.code(low_bf16(x.pairs[i])) | points.code(high_bf16(x.pairs[i])) << 16;
       const u32 raw = (q.codes[i] << 6 & 0x01c001c0u) | (q.codes[i] << 12 & 0x80008000u);
       q.fake[i] =
           multiply_bf16x2(multiply_bf16x2(raw, both_halves(0x7e80)), both_halves(scale_bf16));

@@ -9,6 +9,15 @@
 constexpr u32 bf16_nan = 0x7fc0;
 
 __device__ __forceinline__ u32 both_halves(u32 bf16) { return bf16 | (bf16 << 16); }
+__device__ __forceinline__ float low_bf16(u32 pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high_bf16(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+// Each rounded to nearest even.
+__device__ __forceinline__ u32 to_bf16x2(float low, float high) {
+  u32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
 
 // a * b in both halves, rounded once. The addend -0 keeps the sign of a zero product.
 __device__ __forceinline__ u32 multiply_bf16x2(u32 a, u32 b) {

@@ -60,9 +60,3 @@ __device__ __forceinline__ u16* y_bf16(const Args& args, i64 row, int group) {
 __device__ __forceinline__ float* y_f32(const Args& args, i64 row, int group) {
   return args.y_f32 + row * args.y_f32_stride0 + group * args.y_f32_stride1;
 }
-
-__device__ __forceinline__ u32 to_bf16x2(float low, float high) {
-  u32 pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}

@@ -162,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
     u32 pairs[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      pairs[e] = pack_bf16x2(__fmul_rn(values[half][2 * e], inverse[half]),
+      pairs[e] = to_bf16x2(__fmul_rn(values[half][2 * e], inverse[half]),
                              __fmul_rn(values[half][2 * e + 1], inverse[half]));
     }
     if (inverse_rope && first_dim >= head_dim - rope_dims) {

@@ -346,8 +346,8 @@ __device__ __forceinline__ float softmax_tile(const Share& share, Scores& s, u32
     const float p0 = exp2_approx(__fmaf_rn(s[v][0], scale, shift));
     const float p1 = exp2_approx(__fmaf_rn(s[v][1], scale, shift));
     sum = __fadd_rn(sum, __fadd_rn(p0, p1));
-    high[v] = pack_bf16x2(p0, p1);
-    low[v] = pack_bf16x2(__fsub_rn(p0, low_bf16(high[v])), __fsub_rn(p1, high_bf16(high[v])));
+    high[v] = to_bf16x2(p0, p1);
+    low[v] = to_bf16x2(__fsub_rn(p0, low_bf16(high[v])), __fsub_rn(p1, high_bf16(high[v])));
   }
   state.sum = __fmaf_rn(sum, exponent == 0 ? 1.0f : 1.0f / fp4_unit, __fmul_rn(state.sum, factor));
   store_probabilities(share, share.probabilities, high);
@@ -545,7 +545,7 @@ __device__ __forceinline__ void store_output(const Args& args, const JoinedOutpu
           const float(&even)[4] = output[m][first + j][1];
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            pairs[2 * j + e] = pack_bf16x2(__fmul_rn(even[2 * half + e], inverse[m][half]),
+            pairs[2 * j + e] = to_bf16x2(__fmul_rn(even[2 * half + e], inverse[m][half]),
                                            __fmul_rn(odd[2 * half + e], inverse[m][half]));
           }
         }

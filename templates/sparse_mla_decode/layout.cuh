@@ -9,6 +9,7 @@
 #pragma once
 
 #include "kiln_constants.h"
+#include "templates/common/decode.cuh"
 #include "templates/common/types.cuh"
 
 constexpr int head_dim = 512;
@@ -47,16 +48,6 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-
-// {high, low} as two bf16, each rounded to nearest even.
-__device__ __forceinline__ u32 pack_bf16x2(float low, float high) {
-  u32 pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
-__device__ __forceinline__ float low_bf16(u32 pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float high_bf16(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 
 // Partial results of a split: exp2 sums relative to a reference, unnormalised.
 struct SoftmaxState {
@@ -116,6 +107,6 @@ __device__ __forceinline__ const float* rope_of_row(const Args& args, i64 row) {
 __device__ __forceinline__ u32 rotate_back(u32 pair, float cosine, float sine) {
   const float a = low_bf16(pair);
   const float b = high_bf16(pair);
-  return pack_bf16x2(__fadd_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine)),
+  return to_bf16x2(__fadd_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine)),
                      __fsub_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine)));
 }
