@@ -15,6 +15,7 @@ constexpr int64_t kHeadDim = 512;
 constexpr int64_t kRopeDims = 64;
 constexpr int64_t kMostHeads = 64;
 constexpr int64_t kMostRows = int64_t{1} << 20;  // times head blocks and splits: a grid below 2^31
+constexpr int64_t kMostColumns = int64_t{1} << 30;  // rounded up to tiles they fit an int32
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 // Widths of the model: its window, its top-k.
@@ -359,8 +360,8 @@ const Op sparse_mla_decode{
             fixed("inverse_rope", "inverse_rope", "rotation of the last 64 elements of out",
                   {{"none", kNoRope}, {"gptj", kGptj}}),
             stepped(dynamic("T", "num_rows", "rows, padding included", 0, kMostRows), "row"),
-            dynamic("Kw", "window_width", "columns of window_slots", 0, kMaxInt32),
-            dynamic("Kc", "compressed_width", "columns of compressed_slots", 0, kMaxInt32),
+            dynamic("Kw", "window_width", "columns of window_slots", 0, kMostColumns),
+            dynamic("Kc", "compressed_width", "columns of compressed_slots", 0, kMostColumns),
             dynamic("window_page_size", "window_page_size", "entries of a page", 1, 65536),
             stepped(dynamic("num_window_pages", "num_window_pages", "pages of window_cache", 0,
                             kMaxInt32),
