@@ -742,10 +742,13 @@ void Search::measure_on_device(const Job& job, ProblemReport& report) {
   bool last = field.size() <= kFinalists;
   for (bool first = true;; first = false) {
     last = last || (!first && out_of_time());
-    samples = usable(
-        measured_samples(job, typical, field, last ? kFinalRounds : kFirstRounds, report), &note);
-    if (!field.empty() && !samples.rounds.empty())
-      drop_impossible(job, typical, field, samples, report);
+    // Who is left is measured again: beside an impossible time the others' may be mere glances.
+    for (size_t before = 0; before != field.size();) {
+      samples = usable(
+          measured_samples(job, typical, field, last ? kFinalRounds : kFirstRounds, report), &note);
+      before = field.size();
+      if (!samples.rounds.empty()) drop_impossible(job, typical, field, samples, report);
+    }
     if (field.empty()) throw Abandoned{State::failed, "no candidate is right"};
     if (first) {
       for (size_t i = 0; i < field.size(); ++i) {

@@ -13,18 +13,29 @@ using templates::Arg;
 using templates::ArgKind;
 using templates::Memory;
 
-constexpr int64_t kFewestCalls = 20;
+constexpr int64_t kFewestCalls = 4;
 constexpr int64_t kMostCalls = 200;
-constexpr double kGraphNs = 300'000;  // a replay that long hides the ends of a graph
+constexpr int64_t kTrialCalls = 20;    // on one copy
+constexpr int64_t kCopiesAtLeast = 20;  // may be had, also where fewer calls would do
+constexpr double kGraphNs = 300'000;   // a replay that long hides the ends of a graph
+constexpr double kLeadNs = 100'000;    // a call that long covers the host's way to the next launch
+// Out of the running: so many times the fastest, and slow enough for one call to show it.
+constexpr double kOutpaced = 4;
+constexpr double kOutpacedNs = 100'000;
 constexpr int kReplays = 3;           // of a candidate in a round; their median counts
 constexpr int64_t kEmptyCalls = 200;
 constexpr int kMixCalls = 4;
 
 // Time of a replay that was submitted while the device was busy with another one: on an idle device
 // the time between the events would hold the host's way to the launch too.
-double busy_replay_ns(runtime::Device& device, runtime::Graph& graph, runtime::Stream stream) {
-  device.launch_graph(graph, stream);
+double busy_replay_ns(runtime::Device& device, runtime::Graph& lead, runtime::Graph& graph,
+                      runtime::Stream stream) {
+  device.launch_graph(lead, stream);
   return device.time_graph_ns(graph, stream);
+}
+
+double busy_replay_ns(runtime::Device& device, runtime::Graph& graph, runtime::Stream stream) {
+  return busy_replay_ns(device, graph, graph, stream);
 }
 
 }  // namespace
@@ -51,7 +62,7 @@ void Stopwatch::allocate(int64_t copies) {
   runtime::Device& device = tools_.device();
   for (const TensorPlan& plan : plans_) {
     std::vector<Arena::Buffer>& buffers = memory_[plan.arg->name];
-    const int64_t wanted = rotates(*plan.arg) ? copies + 1 : 1;  // the last is the spare
+    const int64_t wanted = rotates(*plan.arg) ? copies + 1 : 1;  // the first is the spare
     while (static_cast<int64_t>(buffers.size()) < wanted) {
       Arena::Buffer buffer =
           tools_.arena().allocate(round_up(std::max<int64_t>(plan.bytes(), 1), 256));
@@ -78,29 +89,28 @@ std::vector<uint64_t> Stopwatch::arguments(int64_t copy, const Workspace& worksp
   return pack_arguments(op_, case_, plans_, pointers, workspace);
 }
 
-std::unique_ptr<runtime::Graph> Stopwatch::capture(const RunnablePlan& plan,
-                                                   const Workspace& workspace, const Turn& turn) {
+std::unique_ptr<runtime::Graph> Stopwatch::capture(const Prepared& prepared, const Turn& turn) {
   runtime::Device& device = tools_.device();
   std::string failure;
   device.begin_capture(tools_.stream());
   for (int64_t call = 0; call < turn.calls && failure.empty(); ++call) {
-    const std::vector<uint64_t> args = arguments(turn.first_copy + call % turn.copies, workspace);
-    failure = launch_plan(device, plan, symbols_, args.data(), tools_.stream());
+    const std::vector<uint64_t> args =
+        arguments(turn.first_copy + call % turn.copies, prepared.workspace);
+    failure = launch_plan(device, prepared.plan, symbols_, args.data(), tools_.stream());
   }
   std::unique_ptr<runtime::Graph> graph = device.end_capture(tools_.stream());
   if (!failure.empty()) fail(Status::driver_error, "{}", failure);
   return graph;
 }
 
-void Stopwatch::choose_shape(const RunnablePlan& plan, const Workspace& workspace) {
-  // A guess of the call's time from 20 calls on one copy: warm where it should be cold, so rather
-  // too short.
-  shape_ = Shape{};
-  std::unique_ptr<runtime::Graph> trial = capture(plan, workspace, {.calls = kFewestCalls});
-  const double call_ns = std::max(
-      busy_replay_ns(tools_.device(), *trial, tools_.stream()) / static_cast<double>(kFewestCalls),
-      1.0);
-  const auto calls = std::clamp(static_cast<int64_t>(kGraphNs / call_ns), kFewestCalls, kMostCalls);
+void Stopwatch::choose_shape(const Prepared& fastest) {
+  // A guess from calls on one copy: warm where it should be cold, so rather too short.
+  const std::unique_ptr<runtime::Graph> trial = capture(fastest, {.calls = kTrialCalls});
+  call_ns_ = std::max(busy_replay_ns(tools_.device(), *fastest.warm_up, *trial, tools_.stream()) /
+                          static_cast<double>(kTrialCalls),
+                      1.0);
+  const auto calls =
+      std::clamp(static_cast<int64_t>(kGraphNs / call_ns_), kFewestCalls, kMostCalls);
 
   int64_t rotating_bytes = 0;
   for (const TensorPlan& tensor : plans_) {
@@ -116,7 +126,8 @@ void Stopwatch::choose_shape(const RunnablePlan& plan, const Workspace& workspac
   // One copy and a spare are there already; half of what is left may go to further ones.
   const int64_t affordable =
       1 + tools_.arena().left_bytes() / 2 / std::max<int64_t>(rotating_bytes, 1);
-  shape_.copies = std::max<int64_t>(std::min({wanted, calls, affordable}), 1);
+  const int64_t most = std::max(calls, kCopiesAtLeast);
+  shape_.copies = std::max<int64_t>(std::min({wanted, most, affordable}), 1);
   shape_.calls = round_up(calls, shape_.copies);
   shape_.flushed = shape_.copies < wanted;
   allocate(shape_.copies);
@@ -126,23 +137,18 @@ void Stopwatch::choose_shape(const RunnablePlan& plan, const Workspace& workspac
   }
 }
 
-void Stopwatch::prepare(const std::string& key, const RunnablePlan& plan) {
+void Stopwatch::glance(const std::string& key, const RunnablePlan& plan) {
   if (prepared_.contains(key)) return;
-  Prepared prepared;
-  Workspace workspace;
+  Prepared prepared{.plan = plan};
   if (op_.has_workspace) {
-    workspace.bytes = std::max<int64_t>(plan.workspace_bytes.value(symbols_), 0);
-    if (workspace.bytes > 0)
-      prepared.workspace = tools_.arena().allocate(round_up(workspace.bytes, 256));
-    workspace.pointer = prepared.workspace.get();
+    prepared.workspace.bytes = std::max<int64_t>(plan.workspace_bytes.value(symbols_), 0);
+    if (prepared.workspace.bytes > 0)
+      prepared.workspace_memory =
+          tools_.arena().allocate(round_up(prepared.workspace.bytes, 256));
+    prepared.workspace.pointer = prepared.workspace_memory.get();
   }
-  if (shape_.calls == 0) choose_shape(plan, workspace);
-  prepared.warm_up = capture(plan, workspace, {.calls = 1, .first_copy = shape_.copies});
-  prepared.graph = capture(plan, workspace, {.calls = shape_.calls, .copies = shape_.copies});
-  runtime::Device& device = tools_.device();
-  device.launch_graph(*prepared.warm_up, tools_.stream());
-  device.launch_graph(*prepared.graph, tools_.stream());
-  device.synchronize(tools_.stream());
+  prepared.warm_up = capture(prepared, {.calls = 1, .first_copy = kSpareCopy});
+  prepared.glance_ns = busy_replay_ns(tools_.device(), *prepared.warm_up, tools_.stream());
   prepared_.emplace(key, std::move(prepared));
 }
 
@@ -153,22 +159,47 @@ void Stopwatch::forget_all_but(const std::vector<std::string>& keys) {
 }
 
 double Stopwatch::replay_ns(Prepared& prepared) {
-  if (!shape_.flushed) return busy_replay_ns(tools_.device(), *prepared.graph, tools_.stream());
+  runtime::Device& device = tools_.device();
+  if (!shape_.flushed) {
+    runtime::Graph& lead = call_ns_ >= kLeadNs ? *prepared.warm_up : *prepared.graph;
+    return busy_replay_ns(device, lead, *prepared.graph, tools_.stream());
+  }
   tools_.mix(flush_.get(), flush_.bytes(), 0, 0, 4, 0);
-  tools_.device().launch_graph(*prepared.warm_up, tools_.stream());
-  return tools_.device().time_graph_ns(*prepared.graph, tools_.stream());
+  return busy_replay_ns(device, *prepared.warm_up, *prepared.graph, tools_.stream());
+}
+
+double Stopwatch::round_ns(Prepared& prepared) {
+  if (prepared.graph == nullptr) {
+    prepared.graph = capture(prepared, {.calls = shape_.calls, .copies = shape_.copies});
+    tools_.device().launch_graph(*prepared.graph, tools_.stream());
+    tools_.device().synchronize(tools_.stream());
+  }
+  std::vector<double> replays;
+  for (int r = 0; r < kReplays; ++r) replays.push_back(replay_ns(prepared));
+  return median(std::move(replays)) / static_cast<double>(shape_.calls);
 }
 
 std::vector<double> Stopwatch::round(const std::vector<std::string>& keys, size_t first,
                                      const std::function<void(size_t)>& begin) {
+  if (keys.empty()) return {};
+  size_t fastest = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (prepared_.at(keys[i]).glance_ns < prepared_.at(keys[fastest]).glance_ns) fastest = i;
+  }
+  const double least_ns = prepared_.at(keys[fastest]).glance_ns;
+  if (shape_.calls == 0) {
+    begin(fastest);
+    choose_shape(prepared_.at(keys[fastest]));
+  }
+
   std::vector<double> times_ns(keys.size());
   for (size_t n = 0; n < keys.size(); ++n) {
     const size_t i = (first + n) % keys.size();
-    begin(i);
     Prepared& prepared = prepared_.at(keys[i]);
-    std::vector<double> replays;
-    for (int r = 0; r < kReplays; ++r) replays.push_back(replay_ns(prepared));
-    times_ns[i] = median(std::move(replays)) / static_cast<double>(shape_.calls);
+    const bool is_outpaced =
+        prepared.glance_ns > kOutpacedNs && prepared.glance_ns > kOutpaced * least_ns;
+    if (!is_outpaced) begin(i);
+    times_ns[i] = is_outpaced ? prepared.glance_ns : round_ns(prepared);
   }
   return times_ns;
 }

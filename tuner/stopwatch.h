@@ -31,13 +31,15 @@ class Stopwatch {
 
   Stopwatch(DeviceTools& tools, const templates::Kit& kit, templates::Case c);
 
-  // Makes the graph of a plan, once per key. The first one decides how many calls all have.
-  // Fails with the driver's words when it cannot be launched or faults.
-  void prepare(const std::string& key, const RunnablePlan& plan);
+  // Runs a plan and times one call of it, once per key. Fails with the driver's words when it cannot
+  // be launched or faults.
+  void glance(const std::string& key, const RunnablePlan& plan);
   void forget_all_but(const std::vector<std::string>& keys);
 
-  // One round over these keys: time of a call each. `begin` is called before each, with its
-  // position.
+  // One round over keys that were glanced at: time of a call each. `begin` is called before each,
+  // with its position. Who took several times as long as the fastest of them keeps the time of
+  // that one call: no round would change its rank, and a hundred slow calls take long. The first
+  // round decides how many calls a graph has.
   std::vector<double> round(const std::vector<std::string>& keys, size_t first,
                             const std::function<void(size_t)>& begin);
 
@@ -45,10 +47,15 @@ class Stopwatch {
   const templates::Case& call() const { return case_; }
 
  private:
+  static constexpr int64_t kSpareCopy = 0;
+
   struct Prepared {
-    std::unique_ptr<runtime::Graph> graph;
+    RunnablePlan plan;
+    Arena::Buffer workspace_memory;
+    Workspace workspace;
+    double glance_ns = 0;
     std::unique_ptr<runtime::Graph> warm_up;  // one call on the spare copy
-    Arena::Buffer workspace;
+    std::unique_ptr<runtime::Graph> graph;    // made when a round needs it
   };
 
   // Calls of a graph take the copies first_copy, first_copy + 1, ..., first_copy + copies - 1 in
@@ -56,15 +63,15 @@ class Stopwatch {
   struct Turn {
     int64_t calls = 1;
     int64_t copies = 1;
-    int64_t first_copy = 0;
+    int64_t first_copy = kSpareCopy + 1;
   };
 
   bool rotates(const templates::Arg& arg) const;
   void allocate(int64_t copies);
-  void choose_shape(const RunnablePlan& plan, const Workspace& workspace);
+  void choose_shape(const Prepared& fastest);
   std::vector<uint64_t> arguments(int64_t copy, const Workspace& workspace) const;
-  std::unique_ptr<runtime::Graph> capture(const RunnablePlan& plan, const Workspace& workspace,
-                                          const Turn& turn);
+  std::unique_ptr<runtime::Graph> capture(const Prepared& prepared, const Turn& turn);
+  double round_ns(Prepared& prepared);
   double replay_ns(Prepared& prepared);
 
   DeviceTools& tools_;
@@ -75,9 +82,10 @@ class Stopwatch {
   std::vector<TensorPlan> plans_;
   std::map<std::string, std::vector<std::byte>> contents_;  // of inputs, on the host
   std::map<std::string, std::vector<Arena::Buffer>>
-      memory_;  // one buffer, or one per copy and a spare
+      memory_;  // one buffer, or a spare and one per copy
   Arena::Buffer flush_;
   Shape shape_;
+  double call_ns_ = 0;  // of the fastest, roughly
   std::map<std::string, Prepared> prepared_;
 };
 

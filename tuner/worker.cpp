@@ -261,15 +261,15 @@ void Worker::measure_plans(const Json& request, Json& reply) {
     reply["index"] = i;
     announce_run(i);
     keys.push_back(plans[i].at("id"));
-    stopwatch_->prepare(keys.back(), load_plan(plans[i]));
+    stopwatch_->glance(keys.back(), load_plan(plans[i]));
   }
   stopwatch_->forget_all_but(keys);
 
   Json times_ns = Json::array();
   Json rounds = Json::array();
   const auto first_round = request.at("first_round").get<size_t>();
+  runtime::DeviceCondition before = clocks();  // of a round: what the one before it ended with
   for (size_t r = 0; r < request.at("rounds").get<size_t>(); ++r) {
-    const runtime::DeviceCondition before = clocks();
     const size_t first = keys.empty() ? 0 : (first_round + r) % keys.size();
     times_ns.push_back(stopwatch_->round(keys, first, [&](size_t i) {
       reply["index"] = i;
@@ -281,6 +281,7 @@ void Worker::measure_plans(const Json& request, Json& reply) {
     rounds.push_back({{"throttle_reasons",
                        known ? Json(before.throttle_reasons | after.throttle_reasons) : Json()},
                       {"sm_mhz", after.sm_mhz}});
+    before = after;
   }
   reply["index"] = -1;
   reply["times_ns"] = std::move(times_ns);  // [round][plan]

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tests/tuner/toy_op.h"
+#include "tuner/device_tools.h"
 
 namespace kiln::testing {
 
@@ -113,6 +114,7 @@ void HostDevice::run(const Launch& launch, Purpose purpose) {
 void HostDevice::run_toy(const Json& image, const std::vector<uint64_t>& args, Purpose purpose) {
   const bool timed = purpose == Purpose::timing;
   const int64_t behaviour = image.at("behaviour");
+  ++launches_[behaviour];
   const int64_t scale = image.at("scale");
   auto* x = static_cast<int32_t*>(host(args[1]));
   auto* y = static_cast<int32_t*>(host(args[3]));
@@ -171,6 +173,11 @@ void HostDevice::run_toy(const Json& image, const std::vector<uint64_t>& args, P
     default:
       break;
   }
+}
+
+int64_t HostDevice::launches(int64_t behaviour) const {
+  const auto found = launches_.find(behaviour);
+  return found == launches_.end() ? 0 : found->second;
 }
 
 runtime::DevicePtr HostDevice::allocate(int64_t bytes) {
@@ -249,6 +256,25 @@ double HostDevice::time_graph_ns(runtime::Graph& graph, runtime::Stream stream) 
   for (const Launch& launch : static_cast<HostGraph&>(graph).launches)
     time_ns += toy_ns(launch.function->image.at("behaviour"), static_cast<int64_t>(launch.args[5]));
   return time_ns;
+}
+
+std::map<std::string, jit::Binary> host_tools() {
+  std::map<std::string, jit::Binary> tools;
+  for (const auto& [file, entry] : tuner::tool_kernels()) {
+    tools[entry].entry = entry;
+    tools[entry].image = Json{{"kernel", entry}}.dump();
+  }
+  return tools;
+}
+
+tuner::RunnablePlan toy_plan(HostDevice& device, int64_t behaviour, int64_t scale) {
+  jit::Binary binary;
+  binary.entry = "toy";
+  binary.image = Json{{"kernel", "toy"}, {"scale", scale}, {"behaviour", behaviour}}.dump();
+  tuner::RunnablePlan plan;
+  plan.kernels.push_back(
+      {"toy", device.load(binary, 32, 0), {.terms = {{.symbol = "R"}}}, {}, {}});
+  return plan;
 }
 
 }  // namespace kiln::testing

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -12,6 +13,7 @@
 
 #include "jit/base/json.h"
 #include "runtime/device.h"
+#include "tuner/tensors.h"
 
 namespace kiln::testing {
 
@@ -47,6 +49,8 @@ class HostDevice : public runtime::Device {
   void launch_graph(runtime::Graph& graph, runtime::Stream stream) override;
   double time_graph_ns(runtime::Graph& graph, runtime::Stream stream) override;
 
+  // Of toy kernels of this behaviour.
+  int64_t launches(int64_t behaviour) const;
   int64_t allocations() const { return static_cast<int64_t>(live_.size()); }
 
  private:
@@ -70,6 +74,7 @@ class HostDevice : public runtime::Device {
   int64_t used_bytes_ = 0;
   std::vector<std::unique_ptr<Function>> functions_;
   std::map<runtime::DevicePtr, int64_t> live_;
+  std::map<int64_t, int64_t> launches_;  // by behaviour
   bool broken_ = false;
   bool capturing_ = false;
   bool busy_ = false;  // work was submitted that nobody has waited for
@@ -77,5 +82,9 @@ class HostDevice : public runtime::Device {
   int32_t* earlier_input_ = nullptr;  // of the call before, when that was another one
   std::vector<Launch> captured_;
 };
+
+// The tuner's own kernels, and a plan of the toy op, for a HostDevice of this process.
+std::map<std::string, jit::Binary> host_tools();
+tuner::RunnablePlan toy_plan(HostDevice& device, int64_t behaviour, int64_t scale = 3);
 
 }  // namespace kiln::testing

@@ -13,27 +13,12 @@ namespace {
 using testing::HostDevice;
 using testing::ToyBehaviour;
 
-std::map<std::string, jit::Binary> tool_binaries() {
-  std::map<std::string, jit::Binary> tools;
-  for (const auto& [file, entry] : tool_kernels()) {
-    tools[entry].entry = entry;
-    tools[entry].image = Json{{"kernel", entry}}.dump();
-  }
-  return tools;
-}
-
 class Trial : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { testing::register_toy(); }
 
   RunnablePlan plan(int64_t behaviour, int64_t scale = 3) {
-    jit::Binary binary;
-    binary.entry = "toy";
-    binary.image = Json{{"kernel", "toy"}, {"scale", scale}, {"behaviour", behaviour}}.dump();
-    RunnablePlan runnable;
-    runnable.kernels.push_back(
-        {"toy", device_.load(binary, 32, 0), {.terms = {{.symbol = "R"}}}, {}, {}});
-    return runnable;
+    return testing::toy_plan(device_, behaviour, scale);
   }
   std::unique_ptr<PreparedCase> prepared(
       size_t number, PreparedCase::Alignment alignment = PreparedCase::Alignment::natural) {
@@ -56,7 +41,7 @@ class Trial : public ::testing::Test {
   }
 
   HostDevice device_;
-  DeviceTools tools_{device_, tool_binaries(), int64_t{256} << 20};
+  DeviceTools tools_{device_, testing::host_tools(), int64_t{256} << 20};
   bool damaged_ = false;
 };
 
@@ -120,7 +105,7 @@ TEST_F(Trial, OracleThatLeavesOutAnElementIsRefused) {
 }
 
 TEST_F(Trial, MemoryBeyondTheArenaIsRefused) {
-  DeviceTools small(device_, tool_binaries(), 4096);
+  DeviceTools small(device_, testing::host_tools(), 4096);
   const templates::Kit& kit = testing::toy_kit();
   try {
     PreparedCase(small, kit, kit.verify_cases({{"scale", 3}}, {{"R", 4}})[2],

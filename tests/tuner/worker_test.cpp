@@ -171,7 +171,7 @@ TEST_F(WorkerTest, MeasuringTellsTimesByPlanAndRound) {
   EXPECT_EQ(result.samples.times_ns[0], std::vector<double>(4, 2e6));
   EXPECT_EQ(result.samples.times_ns[1], std::vector<double>(4, 1e6));
   EXPECT_EQ(result.samples.rounds.size(), 4u);
-  EXPECT_GE(result.calls, 20);
+  EXPECT_GE(result.calls, 4);
   EXPECT_EQ(result.calls % result.copies, 0);
   EXPECT_GT(result.copies, 1);
 }
