@@ -1,6 +1,7 @@
 #include "runtime/call.h"
 
 #include <array>
+#include <limits>
 
 #include "jit/base/error.h"
 #include "runtime/abi/boundary.h"
@@ -13,6 +14,7 @@ namespace kiln::runtime {
 namespace {
 
 constexpr uint64_t kWorkspaceAlignBytes = 256;
+constexpr uint64_t kMostWorkspaceBytes = std::numeric_limits<int64_t>::max();
 
 // Everything below that is marked cold runs only when a call fails or was never prepared.
 
@@ -46,6 +48,12 @@ constexpr uint64_t kWorkspaceAlignBytes = 256;
     const auto pointer = static_cast<uint64_t>(fields[checks.workspace_field()]);
     const auto bytes = static_cast<uint64_t>(fields[checks.workspace_field() + 1]);
     const std::string& op = checks.op().name;
+    if (bytes > kMostWorkspaceBytes) {
+      fail(Status::invalid_argument,
+           "{}: workspace_bytes is {}, which no memory has; it says how many bytes workspace points "
+           "to",
+           op, bytes);
+    }
     if (needed > 0 && bytes < static_cast<uint64_t>(needed)) {
       fail(Status::invalid_argument,
            "{}: workspace_bytes is {}, but this call needs {} ({}); ask kiln_{}_workspace with the "
@@ -111,7 +119,7 @@ bool workspace_holds(const int64_t* fields, int workspace_field, int64_t needed)
   const auto pointer = static_cast<uint64_t>(fields[workspace_field]);
   const auto bytes = static_cast<uint64_t>(fields[workspace_field + 1]);
   return pointer != 0 && pointer % kWorkspaceAlignBytes == 0 &&
-         bytes >= static_cast<uint64_t>(needed);
+         bytes >= static_cast<uint64_t>(needed) && bytes <= kMostWorkspaceBytes;
 }
 
 bool is_usable(const kiln_plan* plan, int op_index) noexcept {

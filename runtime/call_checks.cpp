@@ -46,14 +46,13 @@ inline int64_t divide_up(int64_t value, int64_t divisor) noexcept {
 
 inline int64_t place_value(const Place& place, const int64_t* fields) noexcept {
   if (place.kind == Place::Kind::field) return fields[place.field];
+  if (place.kind == Place::Kind::extent) return place.extent.value(fields);
   int64_t value = place.constant;
   for (const Place::Summand& summand : place.summands) {
     value = saturating_add(value, saturating_multiply(fields[summand.field], summand.factor));
   }
   return value;
 }
-
-inline bool is_known(const Place& place) noexcept { return place.kind != Place::Kind::unknown; }
 
 uint64_t stated_bytes(const void* args) noexcept {
   uint64_t bytes = 0;
@@ -96,7 +95,7 @@ FieldResolver::FieldResolver(const Op& op, const Sizes& fixed)
   for (const Size& size : op.sizes) {
     if (size.kind != SizeKind::derived) continue;
     try {
-      fixed_.set(size.symbol, size.derive(fixed_));
+      fixed_.set(size.symbol, size.derived_value(fixed_));
     } catch (const Error&) {  // it needs a dynamic size, which only a call brings
     }
   }
@@ -119,6 +118,10 @@ Place FieldResolver::find(std::string_view symbol) const {
 // A derived size is a C++ function of all sizes. Its slopes are read off around a base point, and
 // the sum is believed when it also holds at points far from there.
 Place FieldResolver::find_derived(const Size& derived) const {
+  if (derived.derive_extent != nullptr) {
+    return {.kind = Place::Kind::extent,
+            .extent = compile(derived.derive_extent(fixed_), "extent of a derived size")};
+  }
   std::vector<const Size*> dynamic;
   Sizes base = fixed_;
   for (const Size& size : op_.sizes) {
@@ -169,6 +172,7 @@ FieldExtent FieldResolver::compile(const Extent& extent, std::string_view what) 
         result.factors_.push_back({.field = place.field, .divisor = term.divisor, .cap = term.cap});
         break;
       case Place::Kind::sum:
+      case Place::Kind::extent:
       case Place::Kind::unknown:
         fail(Status::internal,
              "{}: the {} uses the derived size '{}', which a call cannot compute cheaply; write it "
@@ -202,8 +206,16 @@ CallChecks::CallChecks(const Op& op, const Sizes& fixed) : op_(op), resolver_(op
         PointerCheck check{.field = index,
                            .is_written = arg.kind != templates::ArgKind::input,
                            .presence = arg.presence_in(fixed),
-                           .misaligned_bits = static_cast<uint64_t>(arg.align_bytes) - 1};
-        for (const std::string& dim : arg.dims) check.dims.push_back(resolver_.find(dim));
+                           .misaligned_bits = static_cast<uint64_t>(arg.align_bytes) - 1,
+                           .element_bytes = templates::dtype_bytes(arg.dtype)};
+        for (const std::string& dim : arg.dims) {
+          check.dims.push_back(resolver_.find(dim));
+          if (check.dims.back().kind != Place::Kind::unknown) continue;
+          fail(Status::internal,
+               "{}: the derived size '{}' of {} is no sum of sizes, so that calls cannot check it; "
+               "give it as an extent",
+               op.name, dim, arg.name);
+        }
         pointers_.push_back(std::move(check));
         break;
       }
@@ -261,7 +273,7 @@ bool CallChecks::sizes_hold(const int64_t* fields) const noexcept {
 
 bool CallChecks::is_empty(const PointerCheck& check, const int64_t* fields) noexcept {
   return std::any_of(check.dims.begin(), check.dims.end(), [&](const Place& dim) {
-    return is_known(dim) && place_value(dim, fields) <= 0;
+    return place_value(dim, fields) <= 0;
   });
 }
 
@@ -269,10 +281,9 @@ bool CallChecks::is_empty(const PointerCheck& check, const int64_t* fields) noex
 // least, of inputs too: a smaller one is a mistake far more often than meant. Views with their
 // dimensions in another order are legal.
 bool CallChecks::stride_holds(const StrideCheck& check, const int64_t* fields) noexcept {
-  if (is_known(check.steps) && place_value(check.steps, fields) <= 1) return true;
+  if (place_value(check.steps, fields) <= 1) return true;
   const int64_t stride = fields[check.field];
-  const int64_t least = is_known(check.row) ? place_value(check.row, fields) : 0;
-  if (stride < least) return false;
+  if (stride < place_value(check.row, fields)) return false;
   return check.multiple == 1 || stride % check.multiple == 0;
 }
 
@@ -280,7 +291,6 @@ CallChecks::Nesting CallChecks::nesting(const PointerCheck& check, const int64_t
   if (!check.is_written || check.strides.size() != 2) return {};
   const StrideCheck& first = check.strides[0];
   const StrideCheck& second = check.strides[1];
-  if (!is_known(first.steps) || !is_known(second.steps) || !is_known(first.row)) return {};
   const int64_t first_steps = place_value(first.steps, fields);
   const int64_t second_steps = place_value(second.steps, fields);
   if (first_steps <= 1 || second_steps <= 1) return {};
@@ -303,6 +313,16 @@ bool CallChecks::writes_apart(const PointerCheck& check, const int64_t* fields) 
   return nest.outer == nullptr || fields[nest.outer->field] - nest.row >= nest.reach;
 }
 
+// Offsets in bytes are 64-bit numbers.
+bool CallChecks::is_addressable(const PointerCheck& check, const int64_t* fields) noexcept {
+  int64_t elements = place_value(check.dims.back(), fields);
+  for (const StrideCheck& stride : check.strides) {
+    const int64_t last = std::max<int64_t>(place_value(stride.steps, fields) - 1, 0);
+    elements = saturating_add(elements, saturating_multiply(last, fields[stride.field]));
+  }
+  return elements <= kLargest / check.element_bytes;
+}
+
 bool CallChecks::pointer_holds(const PointerCheck& check, const int64_t* fields) noexcept {
   const auto pointer = static_cast<uint64_t>(fields[check.field]);
   if (pointer == 0) {
@@ -311,7 +331,8 @@ bool CallChecks::pointer_holds(const PointerCheck& check, const int64_t* fields)
   if (check.presence == Presence::absent) return false;
   bool good = (pointer & check.misaligned_bits) == 0;
   for (const StrideCheck& stride : check.strides) good = good && stride_holds(stride, fields);
-  return (good && writes_apart(check, fields)) || is_empty(check, fields);
+  return (good && is_addressable(check, fields) && writes_apart(check, fields)) ||
+         is_empty(check, fields);
 }
 
 bool CallChecks::holds(const int64_t* fields) const noexcept {
@@ -358,13 +379,22 @@ std::string CallChecks::explain_pointer(const PointerCheck& check, const int64_t
   for (const StrideCheck& stride : check.strides) {
     if (stride_holds(stride, fields)) continue;
     const int64_t value = fields[stride.field];
-    const int64_t least = is_known(stride.row) ? place_value(stride.row, fields) : 0;
+    const int64_t least = place_value(stride.row, fields);
     if (value < least) {
       return fmt::format("{}: {} is {}, but a row of {} has {} elements: it must be at least that",
                          op_.name, field_name(stride.field), value, name, least);
     }
     return fmt::format("{}: {} is {}, but it must be a multiple of {} elements", op_.name,
                        field_name(stride.field), value, stride.multiple);
+  }
+  if (!is_addressable(check, fields)) {
+    std::vector<std::string> strides;
+    for (const StrideCheck& stride : check.strides) {
+      strides.push_back(
+          fmt::format("{} = {}", field_name(stride.field), fields[stride.field]));
+    }
+    return fmt::format("{}: {} would span more than 2^63 bytes ({}; {}); strides are in elements",
+                       op_.name, name, fmt::join(strides, ", "), sizes_text(fields));
   }
   const Nesting nest = nesting(check, fields);
   const int64_t multiple = nest.outer->multiple;
@@ -393,14 +423,51 @@ std::string CallChecks::explain(const int64_t* fields) const {
     if (!sentence.empty()) return sentence;
   }
   for (size_t i = 0; i < requirements_.size(); ++i) {
-    const int64_t small = requirements_[i].small.value(fields);
-    const int64_t big = requirements_[i].big.value(fields);
-    if (small > big) {
-      return fmt::format("{}: {}; here {} > {} ({})", op_.name, op_.requirements[i].sentence, small,
-                         big, sizes_text(fields));
+    if (requirements_[i].small.value(fields) > requirements_[i].big.value(fields)) {
+      return fmt::format("{}: {}; here {}", op_.name, op_.requirements[i].sentence,
+                         numbers_of(op_.requirements[i], fields));
     }
   }
   return "";
+}
+
+// The values that a requirement compares, by the names that the caller knows.
+std::string CallChecks::numbers_of(const templates::Requirement& requirement,
+                                   const int64_t* fields) const {
+  std::vector<std::string> words;
+  for (const Extent* side : {&requirement.small, &requirement.big}) {
+    for (const Term& term : side->terms) {
+      const Size* size = op_.find_size(term.symbol);
+      const std::string& name = size != nullptr ? size->field : term.symbol;
+      const std::string word =
+          fmt::format("{} = {}", name, place_value(resolver_.find(term.symbol), fields));
+      if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
+    }
+  }
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string CallChecks::explain_sizes(const Sizes& dynamic) const {
+  // A call with dense tensors, none of which is NULL.
+  std::vector<int64_t> values(static_cast<size_t>(field_count()), 0);
+  constexpr int64_t kAligned = 1 << 20;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Field& field = resolver_.fields()[i];
+    if (field.kind == FieldKind::size)
+      values[i] = dynamic[op_.sizes[static_cast<size_t>(field.size)].symbol];
+  }
+  for (const PointerCheck& pointer : pointers_) {
+    if (pointer.presence == Presence::absent) continue;
+    values[static_cast<size_t>(pointer.field)] = kAligned;
+    int64_t dense = place_value(pointer.dims.back(), values.data());
+    for (size_t i = pointer.strides.size(); i-- > 0;) {
+      const StrideCheck& stride = pointer.strides[i];
+      dense = saturating_multiply(divide_up(dense, stride.multiple), stride.multiple);
+      values[static_cast<size_t>(stride.field)] = dense;
+      dense = saturating_multiply(dense, place_value(stride.steps, values.data()));
+    }
+  }
+  return explain(values.data());
 }
 
 std::string CallChecks::sizes_text(const int64_t* fields) const {

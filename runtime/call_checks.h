@@ -40,10 +40,10 @@ class FieldResolver {
  public:
   FieldResolver(const templates::Op& op, const templates::Sizes& fixed);
 
-  // sum: constant + factor * field + ..., which is what derived sizes mostly are. unknown: another
-  // function of the sizes of a call, whose extent is not checked.
+  // sum: constant + factor * field + ..., or an extent, as derived sizes are. unknown: another
+  // function of the sizes of a call, which an argument cannot have.
   struct Place {
-    enum class Kind { constant, field, sum, unknown } kind = Kind::constant;
+    enum class Kind { constant, field, sum, extent, unknown } kind = Kind::constant;
     int64_t constant = 0;
     int field = 0;
     struct Summand {
@@ -51,6 +51,7 @@ class FieldResolver {
       int64_t factor = 0;
     };
     std::vector<Summand> summands;
+    FieldExtent extent;
   };
   Place find(std::string_view symbol) const;
   FieldExtent compile(const templates::Extent& extent, std::string_view what) const;
@@ -79,6 +80,8 @@ class CallChecks {
   // Why view() or holds() failed; "" when it did not. Slow.
   std::string explain_view(const void* args) const;
   std::string explain(const int64_t* fields) const;
+  // Why no call of these sizes is legal, however its tensors lie; "" when one is.
+  std::string explain_sizes(const templates::Sizes& dynamic) const;
 
   // "num_tokens = 70000, idx_width = 640": for the sentences of others.
   std::string sizes_text(const int64_t* fields) const;
@@ -107,6 +110,7 @@ class CallChecks {
     bool is_written = false;
     templates::Presence presence = templates::Presence::required;
     uint64_t misaligned_bits = 0;
+    int64_t element_bytes = 1;
     std::vector<StrideCheck> strides;
     std::vector<FieldResolver::Place> dims;
   };
@@ -127,8 +131,10 @@ class CallChecks {
   static bool stride_holds(const StrideCheck& check, const int64_t* fields) noexcept;
   static Nesting nesting(const PointerCheck& check, const int64_t* fields) noexcept;
   static bool writes_apart(const PointerCheck& check, const int64_t* fields) noexcept;
+  static bool is_addressable(const PointerCheck& check, const int64_t* fields) noexcept;
   static bool pointer_holds(const PointerCheck& check, const int64_t* fields) noexcept;
   static bool is_empty(const PointerCheck& check, const int64_t* fields) noexcept;
+  std::string numbers_of(const templates::Requirement& requirement, const int64_t* fields) const;
   std::string explain_pointer(const PointerCheck& check, const int64_t* fields) const;
   const std::string& field_name(int field) const {
     return resolver_.fields()[static_cast<size_t>(field)].name;

@@ -4,6 +4,7 @@
 
 #include "jit/base/error.h"
 #include "jit/base/gpu.h"
+#include "runtime/call_checks.h"
 #include "runtime/plan_record.h"
 #include "runtime/session.h"
 
@@ -14,8 +15,16 @@ using templates::Config;
 using templates::Op;
 using templates::Sizes;
 
-Sizes parse_bucket(const Op& op, std::string_view sizes) {
+Sizes parse_bucket(const Op& op, const Sizes& fixed, std::string_view sizes) {
   const Sizes dynamic = templates::parse_dynamic(op, parse_json(sizes, "sizes"));
+  const bool is_whole =
+      std::all_of(op.sizes.begin(), op.sizes.end(), [&](const templates::Size& size) {
+        return size.kind != templates::SizeKind::dynamic || dynamic.contains(size.symbol);
+      });
+  if (is_whole) {
+    const std::string illegal = CallChecks(op, fixed).explain_sizes(dynamic);
+    if (!illegal.empty()) throw Error(Status::invalid_argument, illegal);
+  }
   for (const templates::Bucket& bucket : op.buckets) {
     if (dynamic.contains(bucket.symbol)) continue;
     fail(Status::invalid_argument, "{}: the sizes lack \"{}\", by which the config is chosen",
@@ -160,7 +169,7 @@ Json Session::explain(std::string_view op_name, std::string_view shape_text, con
   const Sizes fixed = templates::parse_shape(
       op, shape_text.empty() ? Json::object() : parse_json(shape_text, "shape"));
   const std::vector<Sizes> wanted =
-      sizes == nullptr ? templates::all_buckets(op) : std::vector{parse_bucket(op, sizes)};
+      sizes == nullptr ? templates::all_buckets(op) : std::vector{parse_bucket(op, fixed, sizes)};
   ServedShape& shape = served_shape(op, fixed);
   const DeviceInfo& device = device_->info();
 

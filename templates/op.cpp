@@ -121,6 +121,10 @@ const std::string* Size::name_of(int64_t value_wanted) const {
   return nullptr;
 }
 
+int64_t Size::derived_value(const Sizes& sizes) const {
+  return derive_extent != nullptr ? derive_extent(sizes).value(sizes) : derive(sizes);
+}
+
 bool ShapeCondition::holds(const Sizes& fixed) const {
   return symbol.empty() || std::find(values.begin(), values.end(), fixed[symbol]) != values.end();
 }
@@ -165,6 +169,14 @@ Size derived(std::string symbol, std::string item, int64_t (*derive)(const Sizes
               .kind = SizeKind::derived,
               .item = std::move(item),
               .derive = derive};
+}
+
+Size derived(std::string symbol, std::string item, Extent (*derive)(const Sizes&)) {
+  return Size{.symbol = symbol,
+              .field = std::move(symbol),
+              .kind = SizeKind::derived,
+              .item = std::move(item),
+              .derive_extent = derive};
 }
 
 Size stepped(Size size, std::string item) {

@@ -54,6 +54,21 @@ int64_t dtype_bytes(DType dtype);
 const char* dtype_name(DType dtype);    // "bf16"
 const char* dtype_c_type(DType dtype);  // "uint16_t": the element type in kiln_ops.h
 
+// offset + scale * product of min(ceil(symbol / divisor), cap). Symbols are sizes or stride fields.
+// Saturates instead of overflowing.
+struct Term {
+  std::string symbol;
+  int64_t divisor = 1;
+  int64_t cap = std::numeric_limits<int64_t>::max();
+};
+struct Extent {
+  int64_t offset = 0;
+  int64_t scale = 1;
+  std::vector<Term> terms;
+
+  int64_t value(const Sizes& sizes) const;
+};
+
 // A named size. Fixed sizes are compile-time constants and part of the problem; dynamic sizes come
 // with each call, as one int64 field each; derived sizes follow from the others and only describe
 // extents.
@@ -72,8 +87,12 @@ struct Size {
   int64_t max = std::numeric_limits<int64_t>::max();
   std::vector<SizeName>
       names;  // a fixed size whose values have names (formats); then only these are legal
+  // Of a derived size: constant or a sum of multiples of dynamic sizes; or an extent of them. A call
+  // computes either without this function.
   int64_t (*derive)(const Sizes&) = nullptr;
+  Extent (*derive_extent)(const Sizes& fixed) = nullptr;
 
+  int64_t derived_value(const Sizes& sizes) const;
   const std::string* name_of(int64_t value) const;  // nullptr when it has none
 };
 
@@ -121,21 +140,6 @@ struct Arg {
   std::optional<Tolerance> tolerance = {};  // of an output where it is not the op's
 
   Presence presence_in(const Sizes& fixed) const;
-};
-
-// offset + scale * product of min(ceil(symbol / divisor), cap). Symbols are sizes or stride fields.
-// Saturates instead of overflowing.
-struct Term {
-  std::string symbol;
-  int64_t divisor = 1;
-  int64_t cap = std::numeric_limits<int64_t>::max();
-};
-struct Extent {
-  int64_t offset = 0;
-  int64_t scale = 1;
-  std::vector<Term> terms;
-
-  int64_t value(const Sizes& sizes) const;
 };
 
 // Legal calls have small <= big. `sentence` says so in the words of the caller: "idx_width must be
@@ -230,7 +234,7 @@ struct Op {
   Config (*default_config)(const Sizes& fixed) =
       nullptr;  // legal for every dynamic size, at most 48 KB of shared memory
   LaunchPlan (*plan)(const Sizes& fixed, const Config& config, const Gpu& gpu) = nullptr;
-  ModelHints (*model)(const Sizes& sizes, const Config& config) = nullptr;
+  ModelHints (*model)(const Sizes& sizes, const Config& config, const Gpu& gpu) = nullptr;
 
   const Size* find_size(std::string_view symbol_or_field) const;
   const Arg* find_arg(std::string_view arg) const;
@@ -243,6 +247,7 @@ Size fixed(std::string symbol, std::string field, std::string doc, std::vector<S
 Size dynamic(std::string symbol, std::string field, std::string doc, int64_t min = 0,
              int64_t max = std::numeric_limits<int64_t>::max());
 Size derived(std::string symbol, std::string item, int64_t (*derive)(const Sizes&));
+Size derived(std::string symbol, std::string item, Extent (*derive)(const Sizes& fixed));
 Size stepped(Size size, std::string item);  // the size of a dimension that has a stride
 Arg in(std::string name, DType dtype, std::string_view dims, std::string doc);  // dims: "T K"
 Arg out(std::string name, DType dtype, std::string_view dims, std::string doc);

@@ -157,7 +157,7 @@ Config parse_config(const Op& op, const Sizes& fixed_sizes, const Gpu& gpu, cons
 Sizes with_derived(const Op& op, const Sizes& sizes) {
   Sizes all = sizes;
   for (const Size& size : op.sizes) {
-    if (size.kind == SizeKind::derived) all.set(size.symbol, size.derive(all));
+    if (size.kind == SizeKind::derived) all.set(size.symbol, size.derived_value(all));
   }
   return all;
 }

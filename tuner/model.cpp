@@ -101,7 +101,7 @@ double model_time_ns(const ModelInput& input, const Gpu& gpu) {
   const templates::Op& op = *input.op;
   const Sizes sizes = templates::with_derived(op, input.sizes);
   const Cost cost = op.cost != nullptr ? op.cost(sizes) : Cost{};
-  const ModelHints hints = op.model != nullptr ? op.model(sizes, input.config) : ModelHints{};
+  const ModelHints hints = op.model != nullptr ? op.model(sizes, input.config, gpu) : ModelHints{};
   const double kernels = static_cast<double>(std::max<size_t>(input.plan.kernels.size(), 1));
   double time = 0;
   for (size_t i = 0; i < input.plan.kernels.size(); ++i) {

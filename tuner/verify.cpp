@@ -56,6 +56,12 @@ Proof proof_of(cache::Store& store, Binaries& binaries, const cache::Decision& d
                 .binaries = {},
                 .smem_bytes = {}};
   for (size_t i = 0; i < record->kernels.size(); ++i) {
+    std::optional<jit::Binary> binary = store.find_binary(record->kernels[i].binary);
+    if (!binary) {
+      fail(Status::not_found,
+           "the store does not hold the binary {} of this decision in a readable form",
+           record->kernels[i].binary.hex());
+    }
     // The simulator runs PTX of the same source instead of the card's machine code.
     if (gpu.arch() != record->arch) {
       const templates::KernelLaunch& launch = launches.kernels[i];
@@ -64,10 +70,6 @@ Proof proof_of(cache::Store& store, Binaries& binaries, const cache::Decision& d
       proof.work.smem_bytes.push_back(launch.dynamic_smem_bytes);
       continue;
     }
-    std::optional<jit::Binary> binary = store.find_binary(record->kernels[i].binary);
-    if (!binary)
-      fail(Status::not_found, "the store does not hold the binary {} of this decision",
-           record->kernels[i].binary.hex());
     proof.work.binaries.push_back(std::make_shared<const jit::Binary>(std::move(*binary)));
     proof.work.smem_bytes.push_back(launches.kernels[i].dynamic_smem_bytes);
   }

@@ -12,6 +12,7 @@
 #include "jit/base/json.h"
 #include "runtime/abi/boundary.h"
 #include "runtime/abi/kiln.h"
+#include "runtime/call_checks.h"
 #include "runtime/handles.h"
 #include "runtime/session.h"
 #include "templates/abi.h"
@@ -122,9 +123,13 @@ uint64_t tensor_bytes(const kiln::templates::Op& op, const std::string& shape,
   const auto parsed = [](const std::string& text, const char* what) {
     return text.empty() ? kiln::Json::object() : kiln::parse_json(text, what);
   };
-  return static_cast<uint64_t>(kiln::templates::dense_bytes(
-      op, *arg, kiln::templates::parse_shape(op, parsed(shape, "shape")),
-      kiln::templates::parse_dynamic(op, parsed(sizes, "sizes"))));
+  const kiln::templates::Sizes fixed = kiln::templates::parse_shape(op, parsed(shape, "shape"));
+  const kiln::templates::Sizes dynamic =
+      kiln::templates::parse_dynamic(op, parsed(sizes, "sizes"));
+  const int64_t bytes = kiln::templates::dense_bytes(op, *arg, fixed, dynamic);
+  const std::string illegal = kiln::runtime::CallChecks(op, fixed).explain_sizes(dynamic);
+  if (!illegal.empty()) throw kiln::Error(Status::invalid_argument, illegal);
+  return static_cast<uint64_t>(bytes);
 }
 
 kiln::Hash128 abi_hash() {

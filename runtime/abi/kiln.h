@@ -233,8 +233,8 @@ KILN_API kiln_status kiln_op_supported(kiln_session *session, const char *op, co
  * sizes: JSON object of dynamic sizes ("{\"num_tokens\": 1500}"); NULL for every bucket. Opens no
  * file that is not open, compiles and loads nothing. For sizes that were not prepared, would_take
  * is what a prepare would choose, when calls take the default instead; else null.
- * KILN_INVALID_ARGUMENT (shape, sizes, or a NULL op), KILN_NOT_FOUND (no such op), KILN_UNSUPPORTED
- * (the op needs a newer compute capability). */
+ * KILN_INVALID_ARGUMENT (shape, sizes, sizes that no call may have, or a NULL op), KILN_NOT_FOUND (no
+ * such op), KILN_UNSUPPORTED (the op needs a newer compute capability). */
 KILN_API kiln_status kiln_explain(kiln_session *session, const char *op, const char *shape,
                                   const char *sizes, char *buffer, size_t capacity,
                                   size_t *needed);
@@ -243,9 +243,10 @@ KILN_API kiln_status kiln_explain(kiln_session *session, const char *op, const c
  * result, for packed weights (op "pack_weights", arg "packed"), for a cache. Needs no session and
  * touches no device.
  * sizes: JSON object of every dynamic size ("{\"num_rows\": 5120, \"in_features\": 4096}"); NULL
- * for an op without any. arg: the name of the pointer in the op's struct. *bytes: 0 when this shape
- * has no such argument. KILN_INVALID_ARGUMENT (shape, sizes, or a NULL), KILN_NOT_FOUND (no such op,
- * or argument). */
+ * for an op without any. shape: the fixed sizes, as for kiln_plan_create; NULL for an op without
+ * any. arg: the name of the pointer in the op's struct. *bytes: 0 when this shape has no such
+ * argument. KILN_INVALID_ARGUMENT (shape, sizes, sizes that no call may have, or a NULL),
+ * KILN_NOT_FOUND (no such op, or argument). */
 KILN_API kiln_status kiln_tensor_bytes(const char *op, const char *shape, const char *sizes,
                                        const char *arg, uint64_t *bytes);
 

@@ -359,7 +359,6 @@ KILN_API kiln_status kiln_linear_fp8_workspace(kiln_plan *plan, const kiln_linea
  * A legal call holds:
  *   - num_rows is a multiple of 32
  *   - in_features is a multiple of 32
- *   - packed_stride is at least a row of blocks, ceil(in_features / 64) * 512
  */
 typedef struct kiln_pack_weights_args {
   /* sizeof of this struct */
@@ -497,9 +496,9 @@ typedef struct kiln_sparse_mla_decode_args {
   int64_t lse_stride;
   /* rows, padding included; 0 to 1048576 */
   int64_t num_rows;
-  /* columns of window_slots; 0 to 2147483647 */
+  /* columns of window_slots; 0 to 1073741824 */
   int64_t window_width;
-  /* columns of compressed_slots; 0 to 2147483647 */
+  /* columns of compressed_slots; 0 to 1073741824 */
   int64_t compressed_width;
   /* entries of a page; 1 to 65536 */
   int64_t window_page_size;

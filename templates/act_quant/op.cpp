@@ -111,7 +111,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   return LaunchPlan{.kernels = {kernel}, .reduction_signature = ""};
 }
 
-ModelHints model(const Sizes& s, const Config& c) {
+ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
   const double pieces = static_cast<double>(c["pieces"]);
   const double of_piece = s["format"] == kQ4n ? 400 : 125;
   return ModelHints{.bytes_in_flight_per_thread = 16 * pieces,

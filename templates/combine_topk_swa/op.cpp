@@ -66,7 +66,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   return LaunchPlan{.kernels = {kernel}, .reduction_signature = ""};
 }
 
-ModelHints model(const Sizes& s, const Config& c) {
+ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
   const double vectors =
       static_cast<double>(s["K"]) / 4 / static_cast<double>(c["threads_per_row"]);
   const double out_vectors =

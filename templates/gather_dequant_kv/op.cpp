@@ -85,7 +85,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   return LaunchPlan{.kernels = {kernel}, .reduction_signature = ""};
 }
 
-ModelHints model(const Sizes& s, const Config& c) {
+ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
   const double rows_per_warp = static_cast<double>(c["rows_per_warp"]);
   const double tiles = std::max(
       1.0, static_cast<double>(s["M"]) / (static_cast<double>(c["threads"]) / 32 * rows_per_warp *

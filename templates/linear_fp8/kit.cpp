@@ -35,7 +35,8 @@ enum class Values : int64_t {
   huge = 3,
   not_finite = 4,
   any_codes = 5,
-  one_large = 6
+  one_large = 6,
+  nan_codes = 7
 };
 constexpr int64_t kPlaceOfTheLarge = 5;  // in its group
 enum class Scales : int64_t { trained = 0, wide = 1, zeros = 2, one_nan = 3 };
@@ -177,8 +178,12 @@ void draw_codes(const Case& c, int64_t row, int64_t group, int64_t k, XRow& x) {
   for (int64_t i = 0; i < kGroup; ++i) {
     uint8_t code = drawn_byte(c.seed, kCode, first + i);
     if ((code & 127) == 127) code ^= 1;
+    // Under an ordinary scale, in every third row.
+    if (values_of(c) == Values::nan_codes && row % 3 == 1 && k + i == row * 7 % c.sizes["K"])
+      code |= 127;
     x.codes[static_cast<size_t>(k + i)] = code;
-    x.values[static_cast<size_t>(k + i)] = std::ldexp(e4m3()[code], scale - 127);
+    x.values[static_cast<size_t>(k + i)] =
+        (code & 127) == 127 ? NAN : std::ldexp(e4m3()[code], scale - 127);
   }
 }
 
@@ -190,7 +195,9 @@ XRow make_row(const Case& c, int64_t row, int64_t group) {
          .scales = std::vector<uint8_t>(count / kGroup),
          .values = std::vector<double>(count)};
   for (int64_t k = 0; k < columns; k += kGroup) {
-    if (c.sizes["x_format"] == kCodesQ8a && values_of(c) == Values::any_codes) {
+    const bool draws_codes =
+        values_of(c) == Values::any_codes || values_of(c) == Values::nan_codes;
+    if (c.sizes["x_format"] == kCodesQ8a && draws_codes) {
       draw_codes(c, row, group, k, x);
       continue;
     }
@@ -403,8 +410,10 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   cases.back().knobs.set("codes", 2);
   cases.push_back(with("codes that read as 480", 4, Values::activations));
   cases.back().knobs.set("codes", 1);
-  if (fixed_sizes["x_format"] == kCodesQ8a)
+  if (fixed_sizes["x_format"] == kCodesQ8a) {
     cases.push_back(with("any codes of x", 7, Values::any_codes));
+    cases.push_back(with("codes of x that are no number", 8, Values::nan_codes));
+  }
   cases.push_back(with_padded_strides(with("padded strides", 19, Values::activations)));
   if (bucket["M"] > 70)
     cases.push_back(with("near the measured size", bucket["M"] + 1, Values::activations));

@@ -360,15 +360,14 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu& gpu) {
   return plan;
 }
 
-ModelHints model(const Sizes& s, const Config& c) {
+ModelHints model(const Sizes& s, const Config& c, const Gpu& gpu) {
   const auto bytes = [](int64_t count, int64_t threads) {
     return static_cast<double>(count) / static_cast<double>(threads);
   };
   if (is_stream(c)) {
     const int64_t warps = c["columns"] / kStreamColumns * c["warps_along_depth"];
     const int64_t part = up_to(chunks(s), c["splits"] * c["warps_along_depth"]);
-    constexpr int64_t kSms = 108;  // the launch knows the number, this does not
-    const int64_t ctas = kSms * (warps <= 10 ? 2 : 1);
+    const int64_t ctas = gpu.sm_count * (warps <= 10 ? 2 : 1);
     const int64_t passes = up_to(s["N"] * s["G"] * c["splits"], ctas * c["columns"]);
     const int64_t row_blocks = up_to(c["rows"], 8);
     const int64_t of_x = c["rows"] < 8 ? 40 + part * c["rows"] * 20 / 8 : part * row_blocks * 65;

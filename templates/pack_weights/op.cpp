@@ -17,14 +17,14 @@ constexpr int64_t kMostColumns = int64_t{1} << 16;
 
 enum Format : int64_t { kE4m3 = 0 };
 
-int64_t block_rows(const Sizes& s) { return s["R"] / kBlockRows; }
-int64_t block_row_bytes(const Sizes& s) {
-  return (s["K"] + kBlockColumns - 1) / kBlockColumns * kBlockBytes;
+Extent block_rows(const Sizes&) { return {.terms = {{"R", kBlockRows}}}; }
+Extent block_row_bytes(const Sizes&) {
+  return {.scale = kBlockBytes, .terms = {{"K", kBlockColumns}}};
 }
 
 Cost cost(const Sizes& s) {
   return Cost{.cold_read_bytes = static_cast<double>(s["R"] * s["K"]),
-              .write_bytes = static_cast<double>(block_rows(s) * block_row_bytes(s))};
+              .write_bytes = static_cast<double>(s["block_rows"] * s["block_row_bytes"])};
 }
 
 Space space(const Sizes&, const Gpu&) {
@@ -42,7 +42,7 @@ LaunchPlan plan(const Sizes&, const Config& c, const Gpu&) {
   return LaunchPlan{.kernels = {kernel}, .reduction_signature = ""};
 }
 
-ModelHints model(const Sizes&, const Config&) {
+ModelHints model(const Sizes&, const Config&, const Gpu&) {
   return ModelHints{
       .bytes_in_flight_per_thread = 16, .instructions_per_thread = 100, .dependent_loads = 1};
 }
@@ -95,9 +95,6 @@ const Op pack_weights{
             {.small = {.scale = 32, .terms = {{.symbol = "K", .divisor = 32}}},
              .big = {.terms = {{"K"}}},
              .sentence = "in_features is a multiple of 32"},
-            {.small = {.scale = kBlockBytes, .terms = {{.symbol = "K", .divisor = kBlockColumns}}},
-             .big = {.terms = {{"packed_stride"}}},
-             .sentence = "packed_stride is at least a row of blocks, ceil(in_features / 64) * 512"},
         },
     .model_shapes = model_shapes,
     .cost = cost,

@@ -248,7 +248,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   return plan;
 }
 
-ModelHints model(const Sizes& s, const Config& c) {
+ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
   const Tiling t(s, c);
   const int64_t slots = s["Kw"] + compressed_width(s);
   const int64_t tiles = (slots + c["tile_slots"] - 1) / c["tile_slots"];

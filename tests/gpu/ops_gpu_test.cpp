@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <set>
@@ -11,6 +12,7 @@
 #include "runtime/abi/kiln.h"
 #include "runtime/call.h"
 #include "runtime/device.h"
+#include "tests/ops_testing.h"
 #include "tuner/binaries.h"
 #include "tuner/device_worker.h"
 #include "tuner/tensors.h"
@@ -74,24 +76,43 @@ TEST_P(OpsOnGpu, CandidatesEqualTheOracleOnEveryCase) {
       }
     }
     for (const templates::Config& config : configs) {
-      tuner::PlanWork plan{.op = &op,
-                           .fixed = shape,
-                           .config = config,
-                           .limits = {},
-                           .binaries = {},
-                           .smem_bytes = {}};
-      for (const templates::KernelLaunch& launch : op.plan(shape, config, gpu).kernels) {
-        plan.binaries.push_back(binaries.get(templates::kernel_source(op, launch), gpu.arch(),
-                                             templates::compile_options(launch)));
-        plan.smem_bytes.push_back(launch.dynamic_smem_bytes);
-      }
-      const tuner::RunVerdict verdict = worker.verify(plan, binaries.oracle(kit, shape, gpu.arch()),
-                                                      kit.verify_cases(shape, bucket));
+      const tuner::RunVerdict verdict =
+          worker.verify(plan_of(op, shape, config, gpu, binaries),
+                        binaries.oracle(kit, shape, gpu.arch()), kit.verify_cases(shape, bucket));
       EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
           << op.name << " " << templates::shape_json(op, shape).dump() << " "
           << templates::config_json(config).dump() << ": " << verdict.detail;
     }
   }
+}
+
+// The default config, at the sizes of the model and every tensor-parallel degree.
+TEST_P(OpsOnGpu, MatrixAtFullSize) {
+  constexpr int64_t kMostRows = 8192;
+  const Kit& kit = *GetParam();
+  const templates::Op& op = *kit.op;
+  const auto store = cache::Store::open({.path = ":memory:"});
+  tuner::Binaries binaries(*store);
+  tuner::DeviceWorker worker({.executable = KILN_WORKER, .device = "cuda:0", .log = {}});
+  const Gpu gpu = worker.info().gpu;
+  worker.set_tools(binaries.tools(gpu.arch()));
+  const std::vector<MatrixCall> calls = matrix_calls(kit, kMostRows);
+  for (const MatrixCall& one : calls) {
+    for (const templates::KernelLaunch& launch :
+         op.plan(one.shape, op.default_config(one.shape), gpu).kernels) {
+      binaries.ahead(templates::kernel_source(op, launch), gpu.arch(),
+                     templates::compile_options(launch));
+    }
+  }
+  for (const MatrixCall& one : calls) {
+    const tuner::RunVerdict verdict =
+        worker.verify(plan_of(op, one.shape, op.default_config(one.shape), gpu, binaries),
+                      binaries.oracle(kit, one.shape, gpu.arch()), std::vector{one.call});
+    EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
+        << op.name << " " << templates::shape_json(op, one.shape).dump() << " "
+        << templates::dynamic_json(op, one.call.sizes).dump() << ": " << verdict.detail;
+  }
+  std::printf("%s: %zu calls\n", op.name.c_str(), calls.size());
 }
 
 // Indices of row `flat` in the outer dimensions, and where it begins in the storage.

@@ -103,7 +103,7 @@ const Op kPlanted{
           launch.threads = 256;
           return LaunchPlan{.kernels = {launch}};
         },
-    .model = [](const Sizes&, const Config&) { return ModelHints{}; },
+    .model = [](const Sizes&, const Config&, const Gpu&) { return ModelHints{}; },
 };
 
 const Kit kPlantedKit{

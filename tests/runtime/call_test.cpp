@@ -204,6 +204,11 @@ TEST_F(CallTest, StridesBeyond32BitsAreLegal) {
   EXPECT_OK(call_with(&StagedRowsArgs::in_stride, int64_t{1} << 40));
 }
 
+TEST_F(CallTest, TensorBeyondTheAddressesIsRefused) {
+  EXPECT_REFUSED(call_with(&StagedRowsArgs::in_stride, int64_t{1} << 61), KILN_INVALID_ARGUMENT,
+                 "in would span more than 2^63 bytes (in_stride = 2305843009213693952");
+}
+
 TEST_F(CallTest, OptionalArgumentIsCheckedWhenGiven) {
   StagedRowsArgs args = staged_rows_args(8);
   args.scale_stride = -7;  // not looked at
@@ -214,7 +219,7 @@ TEST_F(CallTest, OptionalArgumentIsCheckedWhenGiven) {
 
 TEST_F(CallTest, RequirementIsSaidWithItsNumbers) {
   EXPECT_REFUSED(call_with(&StagedRowsArgs::width_out, 63), KILN_INVALID_ARGUMENT,
-                 "width_out is at least width; here 64 > 63");
+                 "width_out is at least width; here width = 64, width_out = 63");
   kiln_combine_topk_swa_args args = combine_args(8);
   args.num_requests = 1 << 30;
   EXPECT_REFUSED(kiln_combine_topk_swa(combine_, &args, nullptr), KILN_INVALID_ARGUMENT,
@@ -366,6 +371,9 @@ TEST_F(WorkspaceTest, EnoughForEverySmallerCall) {
 
 TEST_F(WorkspaceTest, TooLittleIsRefused) {
   StagedRowsArgs args = staged_rows_args(300);
+  args.workspace_bytes = ~uint64_t{0};
+  EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT,
+                 "workspace_bytes is 18446744073709551615, which no memory has");
   args.workspace_bytes = 300 * 256 * 3 - 1;
   EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT,
                  "workspace_bytes is 230399, but this call needs 230400");

@@ -67,6 +67,20 @@ TEST(FieldResolver, OtherDerivedSizesAreUnknown) {
   }
 }
 
+TEST(FieldResolver, DerivedExtentsAreComputedFromFields) {
+  Op op = op_of_sizes(nullptr);
+  op.sizes.back() = templates::derived(
+      "D", "", [](const Sizes& s) { return Extent{.scale = s["F"], .terms = {{"A", 128}}}; });
+  const FieldResolver::Place place = FieldResolver(op, {{"F", 512}}).find("D");
+  ASSERT_EQ(place.kind, FieldResolver::Place::Kind::extent);
+  for (const int64_t a : {0, 1, 127, 128, 129, 5120}) {
+    const int64_t fields[] = {24, a, 1};
+    EXPECT_EQ(place.extent.value(fields), (a + 127) / 128 * 512);
+    EXPECT_EQ(templates::with_derived(op, {{"F", 512}, {"A", a}, {"B", 1}})["D"],
+              (a + 127) / 128 * 512);
+  }
+}
+
 TEST(FieldResolver, DerivedFromFixedSizesIsAConstant) {
   const Op op = op_of_sizes([](const Sizes& s) { return s["F"] + 1; });
   const FieldResolver::Place place = FieldResolver(op, {{"F", 7}}).find("D");

@@ -777,6 +777,9 @@ TEST_F(SessionTest, BytesOfATensorNeedNoSession) {
   EXPECT_REFUSED(kiln_tensor_bytes("linear_fp8", shape, nullptr, "w", &none), KILN_INVALID_ARGUMENT,
                  "the sizes lack \"num_rows\"");
   EXPECT_EQ(none, 0u);
+  EXPECT_REFUSED(kiln_tensor_bytes("pack_weights", R"({"format": "e4m3"})",
+                                   R"({"num_rows":31,"in_features":64})", "packed", &none),
+                 KILN_INVALID_ARGUMENT, "num_rows is a multiple of 32; here num_rows = 31");
   EXPECT_REFUSED(kiln_tensor_bytes("linear_fp8", shape, R"({"num_rows": 3})", "weight", &none),
                  KILN_NOT_FOUND, "there is no argument \"weight\"; the arguments are x, x_codes");
   EXPECT_REFUSED(kiln_tensor_bytes("linear", shape, nullptr, "w", &none), KILN_NOT_FOUND,

@@ -72,7 +72,7 @@ Op make_summed_rows() {
     plan.workspace_bytes = {.offset = 256, .scale = 0};
     return plan;
   };
-  op.model = [](const Sizes&, const Config&) { return ModelHints{}; };
+  op.model = [](const Sizes&, const Config&, const Gpu&) { return ModelHints{}; };
   return op;
 }
 

@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <set>
 
 #include "runtime/device.h"
 #include "templates/kit.h"
+#include "tests/ops_testing.h"
 #include "tuner/binaries.h"
 #include "tuner/candidates.h"
 #include "tuner/device_worker.h"
@@ -98,19 +100,41 @@ TEST_P(OpsOnSimulator, CandidatesEqualTheOracleOnEveryCase) {
       std::vector<templates::Case> cases = kit.verify_cases(shape, bucket);
       if (!is_first && !is_full()) cases = small_cases(kit, std::move(cases));
       is_first = false;
-      tuner::PlanWork plan{.op = &op, .fixed = shape, .config = config};
-      for (const templates::KernelLaunch& launch : op.plan(shape, config, gpu).kernels) {
-        plan.binaries.push_back(binaries.get(templates::kernel_source(op, launch), gpu.arch(),
-                                             templates::compile_options(launch)));
-        plan.smem_bytes.push_back(launch.dynamic_smem_bytes);
-      }
       const tuner::RunVerdict verdict =
-          worker.verify(plan, binaries.oracle(kit, shape, gpu.arch()), cases);
+          worker.verify(plan_of(op, shape, config, gpu, binaries),
+                        binaries.oracle(kit, shape, gpu.arch()), cases);
       EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
           << op.name << " " << templates::shape_json(op, shape).dump() << " "
           << templates::config_json(config).dump() << ": " << verdict.detail;
     }
   }
+}
+
+// The default config over the matrix of sizes, as far as a call takes little time here.
+TEST_P(OpsOnSimulator, MatrixOfSmallSizes) {
+  constexpr int64_t kMostRows = 64;
+  const Kit& kit = *GetParam();
+  const templates::Op& op = *kit.op;
+  const auto store = cache::Store::open({.path = ":memory:"});
+  tuner::Binaries binaries(*store);
+  tuner::DeviceWorker worker({.executable = KILN_WORKER, .device = "sim:rtx-3090", .log = {}});
+  const Gpu gpu = worker.info().gpu;
+  worker.set_tools(binaries.tools(gpu.arch()));
+  int proven = 0;
+  for (const MatrixCall& one : matrix_calls(kit, kMostRows)) {
+    std::vector<templates::Case> calls{one.call};
+    if (!is_full()) calls = small_cases(kit, std::move(calls));
+    if (calls.empty()) continue;
+    const tuner::RunVerdict verdict =
+        worker.verify(plan_of(op, one.shape, op.default_config(one.shape), gpu, binaries),
+                      binaries.oracle(kit, one.shape, gpu.arch()), calls);
+    EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
+        << op.name << " " << templates::shape_json(op, one.shape).dump() << " "
+        << templates::dynamic_json(op, one.call.sizes).dump() << ": " << verdict.detail;
+    ++proven;
+  }
+  if (proven == 0) GTEST_SKIP() << "no call of the model is small enough for here";
+  std::printf("%s: %d calls\n", op.name.c_str(), proven);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OpsOnSimulator, testing::ValuesIn(templates::kits()),

@@ -2,6 +2,7 @@
 // drawing, and its plans.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -91,6 +92,18 @@ TEST(LinearFp8, SumOfCodes) {
       const double want = sum_of(c, x, group, column);
       EXPECT_NEAR(y_at(c, row, group, column), want, 1e-12 * std::fabs(want)) << name;
     }
+  }
+}
+
+TEST(LinearFp8, CodeThatIsNoNumberSpoilsItsRowAlone) {
+  const Case c = case_named("codes of x that are no number", shape(64, 96, 2, kCodesQ8a));
+  for (int64_t row = 0; row < c.sizes["M"]; ++row) {
+    const auto codes = row_of<uint8_t>(c, "x_codes", {row, 1});
+    const auto scales = row_of<uint8_t>(c, "x_scales", {row, 1});
+    const auto is_nan = [](uint8_t code) { return (code & 127) == 127; };
+    EXPECT_EQ(std::count_if(codes.begin(), codes.end(), is_nan), row % 3 == 1 ? 1 : 0) << row;
+    EXPECT_EQ(std::count(scales.begin(), scales.end(), 255), 0) << row;
+    EXPECT_EQ(std::isnan(y_at(c, row, 1, 40)), row % 3 == 1) << row;
   }
 }
 

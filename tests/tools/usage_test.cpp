@@ -67,6 +67,14 @@ TEST_F(Usage, MisspeltCommandSuggestsTheNearest) {
       << result;
 }
 
+TEST_F(Usage, MisspeltLimitsAreAnsweredBeforeADeviceIsAskedFor) {
+  for (const char* verb : {"tune", "bench"}) {
+    const Result result = run({verb, "--limits", "rtx-3909"});
+    EXPECT_EQ(result.code, code(ExitCode::usage)) << result;
+    EXPECT_NE(result.err.find("did you mean \"rtx-3090\"?"), std::string::npos) << result;
+  }
+}
+
 TEST_F(Usage, MisspeltOpSuggestsTheNearestAndListsAll) {
   for (const std::vector<std::string>& arguments :
        {std::vector<std::string>{"tune", "--op", misspelt_op()},

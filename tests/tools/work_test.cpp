@@ -351,6 +351,19 @@ TEST_F(TuneCommand, SimulatedGpuProvesEveryCandidateAndWhatIsStored) {
     EXPECT_EQ(proof["outcome"], "passed") << verified;
     EXPECT_TRUE(contains(proof["detail"], "in place of")) << "the bucket is large: " << verified;
   }
+
+  // The simulator runs PTX of the same source, but what serves the card is the stored image.
+  sqlite3* store = nullptr;
+  ASSERT_EQ(sqlite3_open(db().c_str(), &store), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(store, "UPDATE images SET data = x'00'", nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(store);
+  const Result damaged = run({"verify", "--device", "sim:rtx-3090", "--json"});
+  EXPECT_EQ(damaged.code, code(ExitCode::failed)) << damaged;
+  for (const Json& proof : damaged.json()) {
+    EXPECT_EQ(proof["outcome"], "unproven") << damaged;
+    EXPECT_TRUE(contains(proof["detail"], "in a readable form")) << damaged;
+  }
 }
 
 class DoctorCommand : public CliTest {};

@@ -112,7 +112,7 @@ const Op& toy_op() {
                               .reduction_signature = "order " + std::to_string(c["behaviour"])};
           },
       .model =
-          [](const Sizes& s, const Config& c) {
+          [](const Sizes& s, const Config& c, const Gpu&) {
             return ModelHints{.instructions_per_thread =
                                   20 * static_cast<double>(s["N"]) / threads_of(c["behaviour"])};
           },

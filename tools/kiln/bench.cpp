@@ -86,6 +86,7 @@ ExitCode run_bench(const BenchArguments& arguments, const Common& common) {
     throw Failure(ExitCode::usage, "--sizes belongs to one op.", "Name it with --op NAME.");
   }
   // Mistakes are answered before a device is asked for.
+  if (!arguments.limits.empty()) resolve_gpu(arguments.limits);
   if (!arguments.shape.empty()) {
     templates::parse_shape(resolve_op(arguments.ops.front()),
                            object_argument(arguments.shape, "--shape"));

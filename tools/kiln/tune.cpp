@@ -344,6 +344,8 @@ void add_build(CLI::App& app, Common& common, Chosen& chosen) {
       "driver.\n",
       [arguments, &common] { return run_tune(*arguments, common, Verb::build); });
   add_shared_options(*command, *arguments);
+  // Answered with a sentence of their own, but not offered.
+  for (const char* of_tune : {"--device", "--limits"}) command->get_option(of_tune)->group("");
   command
       ->add_option("--shortlist", arguments->shortlist,
                    "Configs to compile for a problem, those first that the model puts first by "

@@ -1,0 +1,59 @@
+// What the tests of all ops have in common, on a GPU and on the simulator.
+#pragma once
+
+#include <iterator>
+#include <vector>
+
+#include "templates/kit.h"
+#include "tuner/binaries.h"
+#include "tuner/device_worker.h"
+
+namespace kiln {
+
+inline tuner::PlanWork plan_of(const templates::Op& op, const templates::Sizes& shape,
+                               const templates::Config& config, const Gpu& gpu,
+                               tuner::Binaries& binaries) {
+  tuner::PlanWork plan{
+      .op = &op, .fixed = shape, .config = config, .limits = {}, .binaries = {}, .smem_bytes = {}};
+  for (const templates::KernelLaunch& launch : op.plan(shape, config, gpu).kernels) {
+    plan.binaries.push_back(binaries.get(templates::kernel_source(op, launch), gpu.arch(),
+                                         templates::compile_options(launch)));
+    plan.smem_bytes.push_back(launch.dynamic_smem_bytes);
+  }
+  return plan;
+}
+
+// Calls over the sizes of ops.md B25 and the model's shapes at every tensor-parallel degree, so that
+// every two of rows, degree and shape meet.
+
+struct MatrixCall {
+  templates::Sizes shape;
+  templates::Case call;
+};
+
+inline std::vector<MatrixCall> matrix_calls(const templates::Kit& kit, int64_t most_rows) {
+  constexpr int kDegrees[] = {1, 2, 4, 8};
+  constexpr int64_t kRows[] = {1, 2, 3, 5, 6, 16, 17, 64, 96, 384, 4096, 8192};
+  const templates::Op& op = *kit.op;
+  std::vector<std::vector<templates::Sizes>> shapes;
+  for (const int degree : kDegrees) shapes.push_back(op.model_shapes(degree));
+  std::vector<MatrixCall> calls;
+  const auto add = [&](size_t degree, size_t shape, const templates::Sizes& bucket) {
+    const templates::Sizes& fixed = shapes[degree][shape];
+    calls.push_back({fixed, kit.measured_case(fixed, bucket)});
+  };
+  for (size_t row = 0; row < std::size(kRows) && kRows[row] <= most_rows; ++row) {
+    templates::Sizes bucket = templates::all_buckets(op)[row % templates::all_buckets(op).size()];
+    if (!op.buckets.empty()) bucket.set(op.buckets.front().symbol, kRows[row]);
+    // A degree for each shape, another one at other rows; all of them where shapes are few.
+    const size_t turns = shapes.front().size() < std::size(kDegrees) ? std::size(kDegrees) : 1;
+    for (size_t turn = 0; turn < turns; ++turn) {
+      for (size_t shape = 0; shape < shapes.front().size(); ++shape)
+        add((row + shape + turn) % std::size(kDegrees), shape, bucket);
+    }
+    if (op.buckets.empty()) break;
+  }
+  return calls;
+}
+
+}  // namespace kiln
