@@ -76,7 +76,7 @@ std::vector<Subject> subjects_of(const BenchOptions& options) {
         templates::all_buckets(op));
     return subjects;
   }
-  for (const runtime::WorkloadItem& item : runtime::parse_workload("")) {
+  for (const runtime::WorkloadItem& item : runtime::parse_workload(options.workload)) {
     if (wanted(*item.op)) add(*item.op, item.fixed, item.buckets);
   }
   return subjects;

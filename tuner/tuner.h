@@ -117,9 +117,10 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
 struct BenchOptions {
   std::string device = "cuda:0";
   std::vector<std::string> ops;
-  std::string shape;   // JSON; "": the model's shapes
-  std::string sizes;   // JSON of dynamic sizes; "": the measured case of every bucket
-  std::string limits;  // the decisions of this GPU, run as it would have to run them; "": none
+  std::string workload;  // as for tune(); "": the model's shapes
+  std::string shape;     // JSON of the one op, in place of a workload; "": none
+  std::string sizes;     // JSON of dynamic sizes; "": the measured case of every bucket
+  std::string limits;    // the decisions of this GPU, run as it would have to run them; "": none
   std::string worker;
   std::function<void(const std::string& line)> log;
 };

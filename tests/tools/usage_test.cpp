@@ -124,7 +124,9 @@ TEST_F(Usage, MistakesOfOptionsAreOneSentenceAndExitCodeTwo) {
         {"explain", templates::ops().front()->name, "--shape", "{"},
         {"explain", templates::ops().front()->name, "--shape", "[]"},
         {"explain", templates::ops().front()->name, "--sizes", "{\"no_such_size\": 1}"},
-        {"bench", "--shape", "{}"}}) {
+        {"bench", "--shape", "{}"},
+        {"bench", "--workload", path("absent.json")},
+        {"bench", "--op", templates::ops().front()->name, "--workload", "-", "--sizes", "{}"}}) {
     const Result result = run(arguments);
     EXPECT_EQ(result.code, code(ExitCode::usage)) << arguments.back() << "\n" << result;
     EXPECT_EQ(result.err.rfind("kiln: ", 0), 0U) << result;

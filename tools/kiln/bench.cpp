@@ -1,6 +1,7 @@
 // `kiln bench`: times beside the ceilings and the floor of the same run.
 #include <fmt/format.h>
 
+#include "runtime/workload.h"
 #include "tools/kiln/commands.h"
 #include "tools/kiln/decisions.h"
 #include "tools/kiln/progress.h"
@@ -14,6 +15,7 @@ namespace {
 struct BenchArguments {
   std::string device;
   std::vector<std::string> ops;
+  std::string workload;
   std::string shape;
   std::string sizes;
   std::string limits;
@@ -85,7 +87,16 @@ ExitCode run_bench(const BenchArguments& arguments, const Common& common) {
   if (!arguments.sizes.empty() && arguments.ops.size() != 1) {
     throw Failure(ExitCode::usage, "--sizes belongs to one op.", "Name it with --op NAME.");
   }
+  if (!arguments.workload.empty() && !(arguments.shape.empty() && arguments.sizes.empty())) {
+    throw Failure(ExitCode::usage, "--workload says shapes and sizes itself.",
+                  "Leave --shape and --sizes out.");
+  }
   // Mistakes are answered before a device is asked for.
+  tuner::BenchOptions options;
+  if (!arguments.workload.empty()) {
+    options.workload = read_text_file(arguments.workload, "--workload");
+    runtime::parse_workload(options.workload);
+  }
   if (!arguments.limits.empty()) resolve_gpu(arguments.limits);
   if (!arguments.shape.empty()) {
     templates::parse_shape(resolve_op(arguments.ops.front()),
@@ -96,7 +107,6 @@ ExitCode run_bench(const BenchArguments& arguments, const Common& common) {
                              object_argument(arguments.sizes, "--sizes"));
   }
 
-  tuner::BenchOptions options;
   const runtime::DeviceInfo device = require_device(arguments.device);
   if (device.timing == runtime::Timing::none) {
     throw Failure(
@@ -150,6 +160,11 @@ void add_bench(CLI::App& app, Common& common, Chosen& chosen) {
   command->add_option("--device", arguments->device, "The device (default: cuda:0)")
       ->type_name("ID");
   command->add_option("--op", arguments->ops, "Only this op; may be repeated")->type_name("NAME");
+  command
+      ->add_option("--workload", arguments->workload,
+                   "JSON of ops, shapes and sizes, as for tune; - for standard input (default: the "
+                   "model's)")
+      ->type_name("FILE");
   command->add_option("--shape", arguments->shape, "Fixed sizes of one op (default: the model's)")
       ->type_name("JSON");
   command
