@@ -49,10 +49,11 @@ constexpr uint64_t kMostWorkspaceBytes = std::numeric_limits<int64_t>::max();
     const auto bytes = static_cast<uint64_t>(fields[checks.workspace_field() + 1]);
     const std::string& op = checks.op().name;
     if (bytes > kMostWorkspaceBytes) {
-      fail(Status::invalid_argument,
-           "{}: workspace_bytes is {}, which no memory has; it says how many bytes workspace points "
-           "to",
-           op, bytes);
+      fail(
+          Status::invalid_argument,
+          "{}: workspace_bytes is {}, which no memory has; it says how many bytes workspace points "
+          "to",
+          op, bytes);
     }
     if (needed > 0 && bytes < static_cast<uint64_t>(needed)) {
       fail(Status::invalid_argument,

@@ -272,9 +272,8 @@ bool CallChecks::sizes_hold(const int64_t* fields) const noexcept {
 }
 
 bool CallChecks::is_empty(const PointerCheck& check, const int64_t* fields) noexcept {
-  return std::any_of(check.dims.begin(), check.dims.end(), [&](const Place& dim) {
-    return place_value(dim, fields) <= 0;
-  });
+  return std::any_of(check.dims.begin(), check.dims.end(),
+                     [&](const Place& dim) { return place_value(dim, fields) <= 0; });
 }
 
 // A stride that is never walked may hold anything. One that is walked steps over a whole row at
@@ -390,8 +389,7 @@ std::string CallChecks::explain_pointer(const PointerCheck& check, const int64_t
   if (!is_addressable(check, fields)) {
     std::vector<std::string> strides;
     for (const StrideCheck& stride : check.strides) {
-      strides.push_back(
-          fmt::format("{} = {}", field_name(stride.field), fields[stride.field]));
+      strides.push_back(fmt::format("{} = {}", field_name(stride.field), fields[stride.field]));
     }
     return fmt::format("{}: {} would span more than 2^63 bytes ({}; {}); strides are in elements",
                        op_.name, name, fmt::join(strides, ", "), sizes_text(fields));

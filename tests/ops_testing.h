@@ -23,8 +23,8 @@ inline tuner::PlanWork plan_of(const templates::Op& op, const templates::Sizes& 
   return plan;
 }
 
-// Calls over the sizes of ops.md B25 and the model's shapes at every tensor-parallel degree, so that
-// every two of rows, degree and shape meet.
+// Calls over the sizes of ops.md B25 and the model's shapes at every tensor-parallel degree, so
+// that every two of rows, degree and shape meet.
 
 struct MatrixCall {
   templates::Sizes shape;

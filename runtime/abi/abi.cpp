@@ -124,8 +124,7 @@ uint64_t tensor_bytes(const kiln::templates::Op& op, const std::string& shape,
     return text.empty() ? kiln::Json::object() : kiln::parse_json(text, what);
   };
   const kiln::templates::Sizes fixed = kiln::templates::parse_shape(op, parsed(shape, "shape"));
-  const kiln::templates::Sizes dynamic =
-      kiln::templates::parse_dynamic(op, parsed(sizes, "sizes"));
+  const kiln::templates::Sizes dynamic = kiln::templates::parse_dynamic(op, parsed(sizes, "sizes"));
   const int64_t bytes = kiln::templates::dense_bytes(op, *arg, fixed, dynamic);
   const std::string illegal = kiln::runtime::CallChecks(op, fixed).explain_sizes(dynamic);
   if (!illegal.empty()) throw kiln::Error(Status::invalid_argument, illegal);

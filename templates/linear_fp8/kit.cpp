@@ -195,8 +195,7 @@ XRow make_row(const Case& c, int64_t row, int64_t group) {
          .scales = std::vector<uint8_t>(count / kGroup),
          .values = std::vector<double>(count)};
   for (int64_t k = 0; k < columns; k += kGroup) {
-    const bool draws_codes =
-        values_of(c) == Values::any_codes || values_of(c) == Values::nan_codes;
+    const bool draws_codes = values_of(c) == Values::any_codes || values_of(c) == Values::nan_codes;
     if (c.sizes["x_format"] == kCodesQ8a && draws_codes) {
       draw_codes(c, row, group, k, x);
       continue;

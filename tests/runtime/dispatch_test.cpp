@@ -69,8 +69,9 @@ TEST(FieldResolver, OtherDerivedSizesAreUnknown) {
 
 TEST(FieldResolver, DerivedExtentsAreComputedFromFields) {
   Op op = op_of_sizes(nullptr);
-  op.sizes.back() = templates::derived(
-      "D", "", [](const Sizes& s) { return Extent{.scale = s["F"], .terms = {{"A", 128}}}; });
+  op.sizes.back() = templates::derived("D", "", [](const Sizes& s) {
+    return Extent{.scale = s["F"], .terms = {{"A", 128}}};
+  });
   const FieldResolver::Place place = FieldResolver(op, {{"F", 512}}).find("D");
   ASSERT_EQ(place.kind, FieldResolver::Place::Kind::extent);
   for (const int64_t a : {0, 1, 127, 128, 129, 5120}) {

@@ -272,8 +272,7 @@ tuner::RunnablePlan toy_plan(HostDevice& device, int64_t behaviour, int64_t scal
   binary.entry = "toy";
   binary.image = Json{{"kernel", "toy"}, {"scale", scale}, {"behaviour", behaviour}}.dump();
   tuner::RunnablePlan plan;
-  plan.kernels.push_back(
-      {"toy", device.load(binary, 32, 0), {.terms = {{.symbol = "R"}}}, {}, {}});
+  plan.kernels.push_back({"toy", device.load(binary, 32, 0), {.terms = {{.symbol = "R"}}}, {}, {}});
   return plan;
 }
 
