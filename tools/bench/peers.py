@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Times the PyTorch and the Triton peer of two ops, to be read beside Kiln's own times.
+"""Times the PyTorch and the Triton peers of Kiln's ops, to be read beside Kiln's own times.
 
-    peers.py [--json FILE]     checks both peers on the GPU, times them, prints a table
+    peers.py [--op NAME] [--row TEXT] [--json FILE]
+                               checks both peers on the GPU, times them, prints a table
     peers.py --self-check      checks the mathematics on the CPU; needs neither a GPU nor torch
 
 Method, inputs and columns: README.md beside this file.
@@ -11,7 +12,6 @@ import argparse
 import functools
 import json
 import os
-import statistics
 import sys
 import warnings
 from dataclasses import dataclass
@@ -25,8 +25,15 @@ try:
 except ImportError:
     torch = None  # --self-check does without
 else:
+    import peers_act_quant
     import peers_check
     import peers_inputs
+    import peers_linear_fp8
+    import peers_sparse_mla_decode
+    import peers_timing
+    from peers_timing import Row
+
+OPS = ("combine_topk_swa", "gather_dequant_kv", "act_quant", "linear_fp8", "sparse_mla_decode")
 
 RATIO = 2
 TOP_K = 512
@@ -36,16 +43,25 @@ COMBINE_TOKENS = (1, 6, 64, 1536, 8192)
 COMBINE_REQUESTS = (1, 4)
 GATHER_ENTRIES = (16384, 49152, 131072)
 
-MAX_CALLS_PER_GRAPH = 40
-MIN_CALLS_PER_GRAPH = 8
-GRAPH_BUDGET_US = 20_000  # a slow peer gets fewer calls per graph, so that the run stays short
-SAMPLES = 30
-EAGER_CALLS = 10  # per sample
-HOST_LEAD_CYCLES = 2_000_000  # keeps the GPU busy while the host submits what is timed
-COPY_BYTES = 2 * 10**9
+
+@dataclass
+class Op:
+    check_torch: Callable  # (device)
+    check_triton: Callable  # (device)
+    planned_rows: Callable  # () -> (name, function that makes the row): one row's buffers at a time
+    triton_trials: Callable | None = None  # (device) -> (run, compare); interpreted by none
 
 
-def self_check():
+def op_of_trials(module):
+    def check_triton(device):
+        for run, compare in module.triton_trials(device):
+            run()
+            compare()
+
+    return Op(module.check_torch, check_triton, module.planned_rows, module.triton_trials)
+
+
+def self_check(ops):
     """On the CPU: the reference always, PyTorch where it is, Triton in its interpreter."""
     reference.check_reference()
     print("plain Python reference: agrees with the worked examples")
@@ -53,8 +69,8 @@ def self_check():
         print("PyTorch and Triton peers: skipped, torch cannot be imported here")
         return
     torch.manual_seed(1)
-    peers_check.check_combine("cpu", "torch")
-    peers_check.check_gather("cpu", "torch")
+    for op in ops.values():
+        op.check_torch("cpu")
     print("PyTorch peers: agree with the reference")
     os.environ["TRITON_INTERPRET"] = "1"
     try:
@@ -64,87 +80,12 @@ def self_check():
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # overflow to infinity is part of the check
-        peers_check.check_combine("cpu", "triton")
-        peers_check.check_gather("cpu", "triton")
-    print("Triton peers, interpreted: agree with the reference")
-
-
-def elapsed_us(enqueue, samples, host_lead_cycles=0):
-    """Device time of `enqueue()`, once per sample; with a lead the GPU never waits for the host."""
-    times = []
-    for _ in range(samples):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        if host_lead_cycles:
-            torch.cuda._sleep(host_lead_cycles)
-        start.record()
-        enqueue()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3)
-    return times
-
-
-def per_call(times_us, calls):
-    """Median and the middle eight tenths, in us per call."""
-    tenths = statistics.quantiles(times_us, n=10)
-    found = {"us": statistics.median(times_us), "p10_us": tenths[0], "p90_us": tenths[-1]}
-    return {name: value / calls for name, value in found.items()}
-
-
-def time_eager(call):
-    def calls():
-        for i in range(EAGER_CALLS):
-            call(i)
-
-    calls()
-    return per_call(elapsed_us(calls, SAMPLES), EAGER_CALLS)
-
-
-def time_graph(call, num_sets, estimate_us):
-    """One graph of many calls: a multiple of the sets, so that replays rotate like the calls."""
-    calls = max(MIN_CALLS_PER_GRAPH, min(MAX_CALLS_PER_GRAPH, int(GRAPH_BUDGET_US / estimate_us)))
-    calls = reference.round_up(calls, num_sets)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(calls):
-            call(i)
-    elapsed_us(graph.replay, 3)
-    times = elapsed_us(graph.replay, SAMPLES, HOST_LEAD_CYCLES)
-    del graph
-    torch.cuda.empty_cache()
-    return per_call(times, calls) | {"calls_per_graph": calls}
-
-
-def measure_copy_gb_per_s():
-    source = torch.randint(256, (COPY_BYTES,), dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    elapsed_us(lambda: target.copy_(source), 3)
-    times = elapsed_us(lambda: target.copy_(source), SAMPLES)
-    return 2 * COPY_BYTES / statistics.median(times) / 1e3
-
-
-def measure_launch_us():
-    import peers_triton
-
-    out = torch.zeros(1, dtype=torch.int32, device="cuda")
-    peers_triton.nearly_empty(out)
-    return time_graph(lambda i: peers_triton.nearly_empty(out), 1, 1.0)
-
-
-@dataclass
-class Row:
-    """One line of the table: an op at one shape, inputs made, peers ready to be called."""
-
-    op: str
-    shape: dict
-    memory: str  # "warm" or "cold"
-    num_sets: int  # of buffers; call i uses set i % num_sets
-    bytes: int  # the fewest that one call reads and writes
-    call_torch: Callable
-    call_triton: Callable
-    check: Callable  # Triton against PyTorch at this shape, after its tuning; fails with a sentence
-    triton_kernel: object
+        for name, op in ops.items():
+            if op.triton_trials:
+                print(f"Triton peer of {name}: left to the GPU")
+            else:
+                op.check_triton("cpu")
+                print(f"Triton peer of {name}, interpreted: agrees with the reference")
 
 
 def combine_row(num_tokens, num_requests):
@@ -158,7 +99,7 @@ def combine_row(num_tokens, num_requests):
     inputs = peers_inputs.combine_inputs(query_lens, prefix_lens, RATIO, TOP_K, "cuda")
     outputs = inputs.outputs()
 
-    def check():
+    def check(config):
         inputs.run_triton(outputs)
         for part, got, want in zip(("idx", "len"), outputs, inputs.run_torch()):
             peers_check.require_same(f"{part}, Triton against PyTorch", got, want)
@@ -170,9 +111,9 @@ def combine_row(num_tokens, num_requests):
         num_sets=1,
         bytes=inputs.bytes(),
         call_torch=lambda i: inputs.run_torch(),
-        call_triton=lambda i: inputs.run_triton(outputs),
+        call_triton=lambda i, config: inputs.run_triton(outputs),
         check=check,
-        triton_kernel=peers_triton.combine_topk_swa_kernel,
+        self_tuned_kernel=peers_triton.combine_topk_swa_kernel,
     )
 
 
@@ -184,11 +125,9 @@ def gather_row(layout, entries):
         return peers_inputs.gather_inputs(layout, entries, PAGE_SIZE, "cuda")
 
     first = make_set()
-    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-    num_sets = 1 + -(-2 * l2_bytes // first.bytes())
-    sets = [first] + [make_set() for _ in range(num_sets - 1)]
+    sets = [first] + [make_set() for _ in range(peers_timing.num_sets(first.bytes()) - 1)]
 
-    def check():
+    def check(config):
         first.run_torch()
         expected = first.out.clone()
         first.run_triton()  # tunes
@@ -200,24 +139,43 @@ def gather_row(layout, entries):
         op="gather_dequant_kv",
         shape={"format": layout.name, "entries": entries, "R": 1, "page_size": PAGE_SIZE},
         memory="cold",
-        num_sets=num_sets,
+        num_sets=len(sets),
         bytes=first.bytes(),
-        call_torch=lambda i: sets[i % num_sets].run_torch(),
-        call_triton=lambda i: sets[i % num_sets].run_triton(),
+        call_torch=lambda i: sets[i % len(sets)].run_torch(),
+        call_triton=lambda i, config: sets[i % len(sets)].run_triton(),
         check=check,
-        triton_kernel=peers_triton.gather_dequant_kv_kernel,
+        self_tuned_kernel=peers_triton.gather_dequant_kv_kernel,
     )
 
 
-def planned_rows():
-    """(name, function that makes the row): one row's buffers live at a time."""
+def combine_rows():
     for num_requests in COMBINE_REQUESTS:
         for num_tokens in COMBINE_TOKENS:
             name = f"combine T={num_tokens} R={num_requests}"
             yield name, functools.partial(combine_row, num_tokens, num_requests)
+
+
+def gather_rows():
     for layout in LAYOUTS.values():
         for entries in GATHER_ENTRIES:
             yield f"gather {layout.name} {entries}", functools.partial(gather_row, layout, entries)
+
+
+def all_ops():
+    if torch is None:
+        return {}
+
+    def op_of_peers(check, planned_rows):
+        checks = (functools.partial(check, peer=peer) for peer in ("torch", "triton"))
+        return Op(*checks, planned_rows=planned_rows)
+
+    return {
+        "combine_topk_swa": op_of_peers(peers_check.check_combine, combine_rows),
+        "gather_dequant_kv": op_of_peers(peers_check.check_gather, gather_rows),
+        "act_quant": op_of_trials(peers_act_quant),
+        "linear_fp8": op_of_trials(peers_linear_fp8),
+        "sparse_mla_decode": op_of_trials(peers_sparse_mla_decode),
+    }
 
 
 class Attempts:
@@ -235,49 +193,17 @@ class Attempts:
             return None
 
 
-def time_row(name, row, attempts):
-    """Checks and times both peers; a time is None where its peer failed."""
-    attempts.run(name, row.check)
-    times = {}
-    for peer, call in (("torch", row.call_torch), ("triton", row.call_triton)):
-        eager = attempts.run(f"{name}, {peer}, eager", time_eager, call)
-        estimate_us = eager["us"] if eager else GRAPH_BUDGET_US
-        graph = attempts.run(f"{name}, {peer}, graph", time_graph, call, row.num_sets, estimate_us)
-        times[peer] = {"eager": eager, "graph": graph}
-    return {
-        "op": row.op,
-        "shape": row.shape,
-        "memory": row.memory,
-        "buffer_sets": row.num_sets,
-        "bytes": row.bytes,
-        "triton_config": str(getattr(row.triton_kernel, "best_config", None)),
-    } | times
+def compile_ahead(ops):
+    """All kernels of the checks at a time; what fails here fails again where it is run."""
+    import peers_triton
+
+    with peers_triton.CompileOnly():
+        for op in ops.values():
+            for run, _ in op.triton_trials("cuda") if op.triton_trials else ():
+                run()
 
 
-HEADER = (
-    f"{'us per call, median':<24} {'MB':>7} | {'torch eager':>11} {'in graph':>9} |"
-    f" {'triton eager':>12} {'in graph':>9} {'GB/s':>6} {'of copy':>7}"
-)
-
-
-def table_line(name, result, copy_gb_per_s):
-    def microseconds(peer, how):
-        time = result[peer][how]
-        return f"{time['us']:.2f}" if time else "failed"
-
-    rate = share = "-"
-    if result["memory"] == "cold" and result["triton"]["graph"]:
-        gb_per_s = result["bytes"] / result["triton"]["graph"]["us"] / 1e3
-        rate, share = f"{gb_per_s:.0f}", f"{gb_per_s / copy_gb_per_s:.0%}"
-    return (
-        f"{name:<24} {result['bytes'] / 1e6:7.2f} |"
-        f" {microseconds('torch', 'eager'):>11} {microseconds('torch', 'graph'):>9} |"
-        f" {microseconds('triton', 'eager'):>12} {microseconds('triton', 'graph'):>9}"
-        f" {rate:>6} {share:>7}"
-    )
-
-
-def run_benchmark(json_path):
+def run_benchmark(ops, parts_of_names, json_path):
     """Returns the exit code: 0, or 1 when a peer failed or computed something wrong."""
     import triton
 
@@ -285,28 +211,33 @@ def run_benchmark(json_path):
     properties = torch.cuda.get_device_properties(0)
     attempts = Attempts()
     attempts.run("reference", reference.check_reference)
-    for peer in ("torch", "triton"):
-        attempts.run("check", peers_check.check_combine, "cuda", peer)
-        attempts.run("check", peers_check.check_gather, "cuda", peer)
+    compile_ahead(ops)
+    for name, op in ops.items():
+        attempts.run(f"check of {name}, torch", op.check_torch, "cuda")
+        attempts.run(f"check of {name}, triton", op.check_triton, "cuda")
 
-    copy_gb_per_s = measure_copy_gb_per_s()
-    launch = measure_launch_us()
+    copy_gb_per_s = peers_timing.measure_copy_gb_per_s()
+    launch = peers_timing.measure_launch_us()
     print(f"{properties.name}, torch {torch.__version__}, triton {triton.__version__}")
-    print(f"copy of {COPY_BYTES / 1e9:.0f} GB: {copy_gb_per_s:.0f} GB/s read plus written")
-    print(f"nearly empty kernel in a graph: {launch['us']:.2f} us\n{HEADER}", flush=True)
+    gigabytes = peers_timing.COPY_BYTES / 1e9
+    print(f"copy of {gigabytes:.0f} GB: {copy_gb_per_s:.0f} GB/s read plus written")
+    print(f"nearly empty kernel in a graph: {launch['us']:.2f} us")
+    print(peers_timing.HEADER, flush=True)
     results = []
-    for name, make in planned_rows():
+    for name, make in (row for op in ops.values() for row in op.planned_rows()):
+        if parts_of_names and not any(part in name for part in parts_of_names):
+            continue
         row = attempts.run(name, make)
         if row:
-            results.append(time_row(name, row, attempts))
-            print(table_line(name, results[-1], copy_gb_per_s), flush=True)
+            results.append(peers_timing.time_row(name, row, attempts))
+            print(peers_timing.table_line(name, results[-1], copy_gb_per_s), flush=True)
     if json_path:
         report = {
             "device": properties.name,
             "l2_bytes": properties.L2_cache_size,
             "torch": torch.__version__,
             "triton": triton.__version__,
-            "samples": SAMPLES,
+            "samples": peers_timing.SAMPLES,
             "copy_gb_per_s": copy_gb_per_s,
             "launch": launch,
             "results": results,
@@ -323,14 +254,21 @@ def main():
     parser.add_argument(
         "--self-check", action="store_true", help="check the mathematics on the CPU"
     )
+    parser.add_argument(
+        "--op", metavar="NAME", action="append", choices=OPS, help=f"only this: {', '.join(OPS)}"
+    )
+    parser.add_argument(
+        "--row", metavar="TEXT", action="append", help="only rows with this in their names"
+    )
     parser.add_argument("--json", metavar="FILE", help="write every number there too")
     options = parser.parse_args()
+    ops = {name: op for name, op in all_ops().items() if not options.op or name in options.op}
     if options.self_check:
-        self_check()
+        self_check(ops)
         return 0
     if torch is None or not torch.cuda.is_available():
         sys.exit("peers.py: timing needs torch, triton and a CUDA device; --self-check does not")
-    return run_benchmark(options.json)
+    return run_benchmark(ops, options.row, options.json)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Checks the peers against the plain Python reference, on the GPU or (Triton interpreted) the CPU.
+"""Comparisons, and the checks of index rows and gather against the plain Python reference.
 
-The caches hold every code with every scale, NaN included. Cache bytes that no entry covers and
-outputs are poisoned.
+On the GPU, or (Triton interpreted) the CPU. The caches hold every code with every scale, NaN
+included. Cache bytes that no entry covers and outputs are poisoned.
 """
 
 import dataclasses
@@ -34,6 +34,16 @@ def require_same(what, found, expected, where=None):
         require(
             False, f"{what}: {count} wrong, first at {at}: {found[at]}, expected {expected[at]}"
         )
+
+
+def require_close(what, found, expected, rms_tolerance):
+    """The rms of the difference against that of what is expected; NaN and infinity never pass."""
+    require(
+        found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
+    )
+    difference = found.float() - expected.float()
+    rms = (difference.square().mean() / expected.float().square().mean()).sqrt().item()
+    require(rms <= rms_tolerance, f"{what}: relative rms error {rms:.2e}")
 
 
 def combine_check_inputs(device):

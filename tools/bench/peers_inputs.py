@@ -1,4 +1,4 @@
-"""Inputs of the two ops as device tensors, and how each peer is called on them."""
+"""Inputs of index rows and gather as device tensors, and how each peer is called on them."""
 
 from dataclasses import dataclass
 

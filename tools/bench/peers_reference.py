@@ -1,15 +1,17 @@
-"""What the two ops mean, in plain Python: cache layouts, element values and the index rows.
+"""What the ops mean, in plain Python: formats, cache layouts, index rows, linear and attention.
 
 Nothing here is fast, and beyond the table of layouts nothing here is shared with a peer, so that a
 peer cannot be wrong in the same way.
 """
 
 import math
+import operator
 import struct
 from dataclasses import dataclass
 
 HEAD_DIM = 512
 WINDOW = 128
+SCALE_BLOCK = 32  # elements of x, rows and columns of a weight that share a scale
 INDEX_WIDTH_MULTIPLE = 128
 
 
@@ -80,6 +82,62 @@ def round_to_bf16(value):
     if abs(rounded) >= math.ldexp(1.0, 128):
         rounded = math.inf
     return math.copysign(rounded, value)
+
+
+def e4m3_code(value):
+    """The nearest code, ties to the even one; `value` is exact and at most 448 in magnitude."""
+    sign = 0x80 if math.copysign(1.0, value) < 0 else 0
+    magnitude = abs(value)
+    exponent = max(math.frexp(magnitude)[1] - 1, -6) if magnitude else -6
+    steps = round(math.ldexp(magnitude, 3 - exponent))  # round() ties to even; 16 carries over
+    return sign | ((exponent + 6) * 8 + steps)
+
+
+def q8a(group):
+    """Scale byte and codes of the elements that share the scale."""
+    amax = max(max(abs(value) for value in group), 1e-4)
+    fraction, exponent = math.frexp(amax / 448)
+    exponent -= fraction == 0.5  # the smallest power of two that is no smaller than the quotient
+    clamped = (min(max(math.ldexp(value, -exponent), -448.0), 448.0) for value in group)
+    return exponent + 127, [e4m3_code(value) for value in clamped]
+
+
+def act_quant(x):
+    """Codes and scale bytes of each row."""
+    codes, scales = [], []
+    for row in x:
+        groups = [q8a(row[at : at + SCALE_BLOCK]) for at in range(0, len(row), SCALE_BLOCK)]
+        codes.append([code for _, group in groups for code in group])
+        scales.append([scale for scale, _ in groups])
+    return codes, scales
+
+
+def dequantized(codes, scales):
+    """One row of E4M3 codes with a UE8M0 scale for each 32 of them."""
+    return [e4m3(code) * ue8m0(scales[k // SCALE_BLOCK]) for k, code in enumerate(codes)]
+
+
+def dot(a, b):
+    return sum(map(operator.mul, a, b))
+
+
+def linear_fp8(x, weight, scales, quantizes_x):
+    """y[m][n] before its rounding, of one group: x [M][K], codes [N][K], scale bytes by blocks."""
+    if quantizes_x:
+        x = [dequantized(codes, bytes_of_row) for codes, bytes_of_row in zip(*act_quant(x))]
+    rows = [dequantized(row, scales[n // SCALE_BLOCK]) for n, row in enumerate(weight)]
+    return [[dot(x_row, w_row) for w_row in rows] for x_row in x]
+
+
+def sparse_mla_decode(query, keys, sink):
+    """Attention of one head over the keys of its valid slots, before the rounding."""
+    if not keys:
+        return [0.0] * len(query)
+    scores = [dot(query, key) * HEAD_DIM**-0.5 for key in keys]
+    top = max(scores)
+    weights = [math.exp(score - top) for score in scores]
+    total = sum(weights) + math.exp(sink - top)
+    return [dot(weights, column) / total for column in zip(*keys)]
 
 
 def cache_element(cache, layout, page_stride, page_size, page, row, element):
@@ -177,6 +235,13 @@ EXAMPLE_ROWS = {
 ADDRESS_EXAMPLE = (("F2", 64, 18432, 12, 2, 449), (221920, 237660))
 
 
+# Largest magnitude of a group -> binary exponent of its Q8a scale, as the specification
+# prints it.
+Q8A_EXAMPLE = {448: 0, 449: 1, 447: 0, 224: -1, 3.5: -7, 1.0: -8, 0.05: -13, 0: -22}
+# Value -> code: ties to even, into the next binade, below the normal numbers.
+E4M3_EXAMPLE = {17.0: 0x58, 19.0: 0x5A, 15.5: 0x58, 448.0: 0x7E, -1.0: 0xB8, 2**-10: 0, 2**-9: 1}
+
+
 def example_topk(ratio):
     """Every visible entry of every token of the worked example, then -1."""
     columns = EXAMPLE_TOP_K if ratio else 0
@@ -195,6 +260,12 @@ def require(condition, sentence):
 
 def check_reference():
     """The plain Python reference against the literal examples of the specification."""
+    check_index_examples()
+    check_cache_examples()
+    check_tensor_core_examples()
+
+
+def check_index_examples():
     for ratio, rows in EXAMPLE_ROWS.items():
         query_lens, prefix_lens = EXAMPLE_QUERY_LENS, EXAMPLE_PREFIX_LENS
         seq_lens, gather_lens, n, m = chunk_sizes(query_lens, prefix_lens, ratio)
@@ -213,10 +284,37 @@ def check_reference():
     rows = gather_rows((203, 5), (130, 5), ((0, 1, 2, 3), (4,)), 101, 64)
     require(rows[0, 101] == (1, 9) and rows[0, 230] == (3, 10), "gather: the window of A")
     require(sorted(rows)[-5:] == [(1, 101 + i) for i in range(5)], "gather: the window of B")
-    require(e4m3(0x7E) == 448 and e4m3(0x01) == 2**-9, "E4M3")
 
+
+def check_cache_examples():
+    require(e4m3(0x7E) == 448 and e4m3(0x01) == 2**-9, "E4M3")
     (name, page_size, stride, page, row, element), (code, scale) = ADDRESS_EXAMPLE
     cache = bytearray(page * stride + stride)
     cache[code], cache[scale] = 0x70, 0x38  # high nibble 7 is 6, E4M3 0x38 is 1
     value = cache_element(cache, LAYOUTS[name], stride, page_size, page, row, element)
     require(value == 6.0, "the address example of the layouts")
+
+
+def check_tensor_core_examples():
+    for amax, exponent in Q8A_EXAMPLE.items():
+        scale, codes = q8a([0.0] * 31 + [-amax])
+        require(scale == exponent + 127, f"Q8a: the scale of {amax} is byte {scale}")
+        require(codes[:31] == [0] * 31, "Q8a: zeros stay zeros")
+    for value, code in E4M3_EXAMPLE.items():
+        require(e4m3_code(value) == code, f"E4M3: the code of {value} is {e4m3_code(value)}")
+    require(
+        all(e4m3_code(e4m3(code)) == code for code in range(256) if code & 0x7F != 0x7F),
+        "E4M3: every number is its own nearest",
+    )
+
+    # 33 is 32 in E4M3 at a scale of 1, and 33 where it is not quantised; both scales count.
+    x, weight, scales = [[448.0, 33.0] + [0.0] * 62], [[0x38, 0x38] + [0] * 62], [[128, 127]]
+    require(linear_fp8(x, weight, scales, True) == [[2 * 480.0]], "linear: quantised x")
+    require(linear_fp8(x, weight, scales, False) == [[2 * 481.0]], "linear: x as it is")
+
+    # Two like keys and a sink of the same score share the weight by thirds.
+    key = [1.0] * HEAD_DIM
+    score = HEAD_DIM**0.5
+    out = sparse_mla_decode(key, [key, key], score)
+    require(all(abs(value - 2 / 3) < 1e-12 for value in out), "attention: the sink's share")
+    require(sparse_mla_decode(key, [], score) == [0.0] * HEAD_DIM, "attention: no slots")

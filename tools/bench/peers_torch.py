@@ -1,4 +1,4 @@
-"""The two ops in PyTorch, as a user would write them: tensor operations, no kernel of one's own.
+"""Index rows and gather in PyTorch, as a user would write them: tensor operations only.
 
 Gather lengths are Python integers, as in a serving loop that knows them on the host; that saves
 PyTorch a synchronisation per call. Arithmetic is on bf16 tensors: exact here, and the fewest bytes.

@@ -1,8 +1,10 @@
-"""The two ops in Triton, as a user would write them: rows per program, autotuned over few configs.
+"""Index rows and gather in Triton, as a user would write them, and what all ops need of Triton.
 
-Needs a GPU that converts E4M3 (cc 8.9 and up), or TRITON_INTERPRET=1 set before this is imported.
+Rows per program, autotuned over few configs. Needs a GPU that converts E4M3 (cc 8.9 and up), or
+TRITON_INTERPRET=1 set before this is imported.
 """
 
+import concurrent.futures
 import contextlib
 import functools
 import os
@@ -13,6 +15,30 @@ import triton.language as tl
 from peers_reference import INDEX_WIDTH_MULTIPLE, WINDOW, round_up
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+class CompileOnly:
+    """Inside, `launch` compiles without running, several kernels at a time; errors come later."""
+
+    active = False
+
+    def __enter__(self):
+        self.executor = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+        self.mode = triton.AsyncCompileMode(self.executor, ignore_errors=True)
+        self.mode.__enter__()
+        CompileOnly.active = True
+
+    def __exit__(self, *error):
+        CompileOnly.active = False
+        self.mode.__exit__(*error)
+        self.executor.shutdown()
+
+
+def launch(kernel, grid, *arguments, **constants):
+    if CompileOnly.active:
+        kernel.warmup(*arguments, grid=grid, **constants)
+    else:
+        kernel[grid](*arguments, **constants)
 
 
 def configs(*rows_and_warps):
