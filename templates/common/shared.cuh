@@ -7,28 +7,14 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
 }
 
-// Copies if `exists` is not 0, else stores zeros. A copy of 0 bytes does the same, but costs four
-// more instructions to aim its address.
+// 4, 8 or 16 bytes; 16 go past L1.
 template <int bytes>
-__device__ __forceinline__ void copy_async_if(u32 to, u64 from, u32 exists) {
+__device__ __forceinline__ void copy_async(u32 to, u64 from) {
   if constexpr (bytes == 16) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16; "
-        "@!p st.shared.v4.u32 [%0], {%3, %3, %3, %3};}" ::"r"(to),
-        "l"(from), "r"(exists), "r"(0)
-        : "memory");
-  } else if constexpr (bytes == 8) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.ca.shared.global [%0], [%1], 8; "
-        "@!p st.shared.v2.u32 [%0], {%3, %3};}" ::"r"(to),
-        "l"(from), "r"(exists), "r"(0)
-        : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
   } else {
-    asm volatile(
-        "{.reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.ca.shared.global [%0], [%1], 4; "
-        "@!p st.shared.u32 [%0], %3;}" ::"r"(to),
-        "l"(from), "r"(exists), "r"(0)
-        : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(bytes)
+                 : "memory");
   }
 }
 

@@ -102,10 +102,12 @@ __device__ __forceinline__ int scale_of_chunk(int warp, int chunk, int t) {
 struct Place {
   u64 codes;
   i32 to_scales;  // from there
-  u32 exists;     // 0: there is no such slot
+  bool exists;
 };
 
-__device__ __forceinline__ Place place_of(const List& list, u32 row, u32 scales, i32 slot) {
+// Where there is no slot, as many bytes of an entry are read from `readable`.
+__device__ __forceinline__ Place place_of(const List& list, u32 row, u32 scales, i32 slot,
+                                          const void* readable) {
   const bool exists = static_cast<u32>(slot) < list.num_slots;
   const u32 index = exists ? static_cast<u32>(slot) : 0;
   const u32 size = list.page_size;
@@ -113,17 +115,28 @@ __device__ __forceinline__ Place place_of(const List& list, u32 row, u32 scales,
   const u32 entry = index - page * size;
   const u64 codes =
       reinterpret_cast<u64>(list.cache) + static_cast<i64>(page) * list.page_stride + entry * row;
-  return {codes, static_cast<i32>(size * row + entry * scales - entry * row), exists};
+  return {exists ? codes : reinterpret_cast<u64>(readable),
+          exists ? static_cast<i32>(size * row + entry * scales - entry * row) : 0, exists};
 }
 
 __device__ __forceinline__ void store_place(u32 to, const Place& place) {
   store_shared_16(to, {static_cast<u32>(place.codes), static_cast<u32>(place.codes >> 32),
-                       static_cast<u32>(place.to_scales), place.exists});
+                       static_cast<u32>(place.to_scales), 0});
 }
 
-__device__ __forceinline__ Place load_place(u32 from) {
+struct PlaceOfCodes {
+  u64 codes;
+  i32 to_scales;
+};
+
+__device__ __forceinline__ PlaceOfCodes load_place(u32 from) {
   const uint4 words = load_shared_16(from);
-  return {words.x | static_cast<u64>(words.y) << 32, static_cast<i32>(words.z), words.w};
+  return {words.x | static_cast<u64>(words.y) << 32, static_cast<i32>(words.z)};
+}
+
+__device__ __forceinline__ u64 load_place_of_codes(u32 from) {
+  const uint2 words = load_shared_8(from);
+  return words.x | static_cast<u64>(words.y) << 32;
 }
 
 // Requests the tile whose slots have their places at `places`.
@@ -131,6 +144,14 @@ template <int format>
 __device__ __forceinline__ void request_tile(u32 places, const Strip& strip, int warp, int lane) {
   const int g = lane / 4;
   const int t = lane % 4;
+  if constexpr (format != F4) {
+    if (tile_slots == warp_lanes || lane < tile_slots) {
+      constexpr int bytes = copied_scale_bytes<format>;
+      const PlaceOfCodes place = load_place(places + lane * 16);
+      copy_async<bytes>(strip.scales + (lane % 8 * n_tiles + lane / 8) * bytes,
+                        place.codes + place.to_scales + scales_of_warp<format>(warp));
+    }
+  }
   if constexpr (format == F2) {
     // Neighbouring lanes take neighbouring units of 16 bytes, of which a chunk has two.
     constexpr int units = 2 * chunks;
@@ -138,27 +159,23 @@ __device__ __forceinline__ void request_tile(u32 places, const Strip& strip, int
     const int unit = lane % units;
     const int first_byte = warp * dims_per_warp / 2 + unit * 16;
     constexpr int rounds = tile_slots / slots_at_once;
-    constexpr int rounds_at_once = rounds < 2 ? rounds : 2;  // places are loaded side by side
+    u64 codes[rounds];
 #pragma unroll
-    for (int first = 0; first < rounds; first += rounds_at_once) {
-      Place place[rounds_at_once];
+    for (int i = 0; i < rounds; ++i)
+      codes[i] = load_place_of_codes(places + (i * slots_at_once + lane / units) * 16);
 #pragma unroll
-      for (int i = 0; i < rounds_at_once; ++i)
-        place[i] = load_place(places + ((first + i) * slots_at_once + lane / units) * 16);
-#pragma unroll
-      for (int i = 0; i < rounds_at_once; ++i) {
-        const int slot = (first + i) * slots_at_once + lane / units;
-        const u32 to =
-            strip.codes + (slot / 8 * chunks + unit / 2) * 256 + slot % 8 * 32 + unit % 2 * 16;
-        copy_async_if<16>(to, place[i].codes + first_byte, place[i].exists);
-      }
+    for (int i = 0; i < rounds; ++i) {
+      const int slot = i * slots_at_once + lane / units;
+      const u32 to =
+          strip.codes + (slot / 8 * chunks + unit / 2) * 256 + slot % 8 * 32 + unit % 2 * 16;
+      copy_async<16>(to, codes[i] + first_byte);
     }
   } else {
-    Place next = load_place(places + g * 16);
+    u64 codes[n_tiles];
+#pragma unroll
+    for (int i = 0; i < n_tiles; ++i) codes[i] = load_place_of_codes(places + (8 * i + g) * 16);
 #pragma unroll
     for (int i = 0; i < n_tiles; ++i) {
-      const Place place = next;
-      if (i + 1 < n_tiles) next = load_place(places + (8 * i + 8 + g) * 16);
 #pragma unroll
       for (int c = 0; c < chunks; ++c) {
         const int first_dim = warp * dims_per_warp + c * chunk_dims;
@@ -166,28 +183,19 @@ __device__ __forceinline__ void request_tile(u32 places, const Strip& strip, int
         if (format == F4 || is_rope_chunk<format>(warp, c)) {
           // Four lanes copy 64 neighbouring bytes at a time: lane t the eight elements of its
           // neighbour.
-          const u64 elements = place.codes + (format == F4 ? 2 * first_dim : first_dim);
+          const u64 elements = codes[i] + (format == F4 ? 2 * first_dim : first_dim);
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const int owner = 4 * g + 2 * half + (t >> 1);
             const u32 second =
                 format == F4 ? unit + 16 * warp_lanes : strip.rope + i * 16 * warp_lanes;
-            copy_async_if<16>(((t & 1) == 0 ? unit : second) + owner * 16,
-                              elements + 64 * half + 16 * t, place.exists);
+            copy_async<16>(((t & 1) == 0 ? unit : second) + owner * 16,
+                           elements + 64 * half + 16 * t);
           }
         } else {
-          copy_async_if<16>(unit + lane * 16, place.codes + first_dim + 16 * t, place.exists);
+          copy_async<16>(unit + lane * 16, codes[i] + first_dim + 16 * t);
         }
       }
-    }
-  }
-  if constexpr (format != F4) {
-    if (tile_slots == warp_lanes || lane < tile_slots) {
-      constexpr int bytes = copied_scale_bytes<format>;
-      const Place place = load_place(places + lane * 16);
-      copy_async_if<bytes>(strip.scales + (lane % 8 * n_tiles + lane / 8) * bytes,
-                           place.codes + place.to_scales + scales_of_warp<format>(warp),
-                           place.exists);
     }
   }
 }
@@ -197,20 +205,22 @@ using KeyFragments = u32[n_tiles][k_tiles][octets];
 
 // Bytes of `from` by selector; a digit with bit 3 takes eight copies of that byte's sign, which
 // __byte_perm does not.
-__device__ __forceinline__ i32 spread_bytes(u32 from, u32 selector) {
-  i32 bytes;
+__device__ __forceinline__ u32 spread_bytes(u32 from, u32 selector) {
+  u32 bytes;
   asm("prmt.b32 %0, %1, %1, %2;" : "=r"(bytes) : "r"(from), "r"(selector));
   return bytes;
 }
 
-// Codes of an octet stand in the upper byte of each half. Of the lower half, the byte above it
-// holds copies of its sign, so that one arithmetic shift moves both halves.
+// Codes of an octet stand in the lower byte of each half, copies of their signs above them: moved
+// up, exponent and mantissa are where bf16 has them, and one mask leaves one copy of the sign. A
+// move up is a multiply, of which the FMA pipe has more to give than the integer pipe of shifts.
 __device__ __forceinline__ u32 e4m3_octet(u32 codes, u32 selector, u32 scale) {
-  return multiply_bf16x2(static_cast<u32>(spread_bytes(codes, selector) >> 4) & 0x87f087f0u, scale);
+  return multiply_bf16x2(spread_bytes(codes, selector) * 16 & 0x87f087f0u, scale);
 }
 
+// Of codes in the upper half of each byte.
 __device__ __forceinline__ u32 e2m1_octet(u32 codes, u32 selector, u32 scale) {
-  return multiply_bf16x2(static_cast<u32>(spread_bytes(codes, selector) >> 6) & 0x81c081c0u, scale);
+  return multiply_bf16x2(spread_bytes(codes, selector) * 4 & 0x81c081c0u, scale);
 }
 
 // Largest UE8M0 byte whose scale times 2^120 is a bf16; beyond it a second factor follows.
@@ -220,111 +230,172 @@ __device__ __forceinline__ u32 fused_e4m3_scale(u32 byte) {
   return (min(byte, largest_fused_scale) + 120) * 0x00800080u;
 }
 
+__device__ __forceinline__ u32 rest_of_e4m3_scale(u32 byte) {
+  return (max(byte, largest_fused_scale) - largest_fused_scale + 127) * 0x00800080u;
+}
+
 // Two E4M3 scale bytes' worth: value * 2^118, in both halves.
 __device__ __forceinline__ u32 fused_e2m1_scale(u32 byte) {
   const u32 raw = byte * 0x00100010u;  // value * 2^-120
   return multiply_bf16x2(multiply_bf16x2(raw, both_halves(0x7f00)), both_halves(0x7700));
 }
 
-// Scale bytes of the lane's slots: word i * words_per_slot + chunk's word.
+// A lane's codes of one tile, and the scale bytes of its slots.
 template <int format>
-struct Scales {
-  static constexpr int words = copied_scale_bytes<format> / 4;
-  u32 of_slot[n_tiles * words];
+constexpr int code_words = format == F2   ? 2
+                           : format == F4 ? 8
+                                          : 4;
+constexpr int words_of_chunk = larger(code_words<window_format>, code_words<compressed_format>);
+template <int format>
+constexpr int scale_words = copied_scale_bytes<format> / 4;
+
+constexpr int rope_rows = rope_bytes > 0 ? n_tiles : 1;
+
+struct RawTile {
+  u32 codes[n_tiles][chunks][words_of_chunk];
+  u32 rope[rope_rows][4];  // of the rope chunk of F3, the upper half
+  u32 scales[n_tiles * 2];
 };
 
+__device__ __forceinline__ void load_words(u32 (&words)[4], u32 from) {
+  const uint4 four = load_shared_16(from);
+  words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
+}
+
+// Codes of FP8 and FP4 are finite whatever they are; bf16 and scales might not be, and are cleared
+// where there is no slot.
+constexpr u32 all_slots = tile_slots == 32 ? all_lanes : (1u << tile_slots % 32) - 1;
+
+__device__ __forceinline__ bool is_missing(u32 existing, int i, int lane) {
+  return (existing >> (8 * i + lane / 4) & 1) == 0;
+}
+
 template <int format>
-__device__ __forceinline__ void load_scales(Scales<format>& scales, u32 strip, int g) {
-  constexpr int words = n_tiles * Scales<format>::words;
-  const u32 from = strip + g * words * 4;
+__device__ __forceinline__ void load_scales(RawTile& raw, const Strip& strip, u32 existing,
+                                            int lane) {
+  if constexpr (format == F4) return;
+  constexpr int words = n_tiles * scale_words<format>;
+  const u32 from = strip.scales + lane / 4 * words * 4;
   if constexpr (words == 2) {
     const uint2 pair = load_shared_8(from);
-    scales.of_slot[0] = pair.x, scales.of_slot[1] = pair.y;
+    raw.scales[0] = pair.x, raw.scales[1] = pair.y;
   } else {
 #pragma unroll
     for (int i = 0; i < words; i += 4) {
       const uint4 four = load_shared_16(from + i * 4);
-      scales.of_slot[i] = four.x, scales.of_slot[i + 1] = four.y;
-      scales.of_slot[i + 2] = four.z, scales.of_slot[i + 3] = four.w;
+      raw.scales[i] = four.x, raw.scales[i + 1] = four.y;
+      raw.scales[i + 2] = four.z, raw.scales[i + 3] = four.w;
     }
   }
+  if (existing == all_slots) return;
+#pragma unroll
+  for (int word = 0; word < words; ++word) {
+    if (is_missing(existing, word / scale_words<format>, lane)) raw.scales[word] = 0;
+  }
+}
+
+// Of chunk c.
+template <int format>
+__device__ __forceinline__ void load_codes(RawTile& raw, const Strip& strip, u32 existing, int c,
+                                           bool is_rope, int lane) {
+#pragma unroll
+  for (int i = 0; i < n_tiles; ++i) {
+    const u32 unit =
+        strip.codes + (i * chunks + c) * units_per_chunk<format> * unit_bytes<format> * warp_lanes;
+    u32(&codes)[words_of_chunk] = raw.codes[i][c];
+    if constexpr (format == F2) {
+      const uint2 two = load_shared_8(unit + lane * 8);
+      codes[0] = two.x, codes[1] = two.y;
+    } else {
+      const uint4 four = load_shared_16(unit + lane * 16);
+      codes[0] = four.x, codes[1] = four.y, codes[2] = four.z, codes[3] = four.w;
+    }
+    if constexpr (format == F4) {
+      const uint4 four = load_shared_16(unit + 16 * warp_lanes + lane * 16);
+      codes[4] = four.x, codes[5] = four.y, codes[6] = four.z, codes[7] = four.w;
+    }
+  }
+  if (format == F3 && is_rope) {
+#pragma unroll
+    for (int i = 0; i < n_tiles; ++i)
+      load_words(raw.rope[i % rope_rows], strip.rope + (i * warp_lanes + lane) * 16);
+  }
+  if (format != F4 && !is_rope) return;
+  if (existing == all_slots) return;
+#pragma unroll
+  for (int i = 0; i < n_tiles; ++i) {
+    if (!is_missing(existing, i, lane)) continue;
+#pragma unroll
+    for (int word = 0; word < words_of_chunk; ++word) raw.codes[i][c][word] = 0;
+#pragma unroll
+    for (int word = 0; word < 4; ++word) raw.rope[i % rope_rows][word] = 0;
+  }
+}
+
+// Rows of huge values: a scale byte above 134 in any slot of the tile.
+template <int format>
+__device__ __forceinline__ bool has_huge_scales(const RawTile& raw) {
+  if constexpr (format != F1 && format != F3) return false;
+  u32 above = 0;
+#pragma unroll
+  for (int i = 0; i < n_tiles; ++i)
+    above |= ((raw.scales[i] & 0x7f7f7f7fu) + 0x79797979u) & raw.scales[i];
+  return __any_sync(all_lanes, (above & 0x80808080u) != 0);
 }
 
 // The byte of chunk c of n-tile i.
 template <int format>
-__device__ __forceinline__ u32 scale_byte(const Scales<format>& scales, int i, int c, int warp,
-                                          int t) {
+__device__ __forceinline__ u32 scale_byte(const RawTile& raw, int i, int c, int warp, int t) {
   if constexpr (format == F2)
-    return __byte_perm(scales.of_slot[i * Scales<format>::words + c], 0, 0x4440 | t);
-  return __byte_perm(scales.of_slot[i], 0, 0x4440 | scale_of_chunk<format>(warp, c, t));
+    return __byte_perm(raw.scales[i * scale_words<format> + c], 0, 0x4440 | t);
+  return __byte_perm(raw.scales[i], 0, 0x4440 | scale_of_chunk<format>(warp, c, t));
 }
 
+using ChunkScales = u32[n_tiles];
+
 template <int format>
-__device__ __forceinline__ void decode_tile(KeyFragments& keys, const Strip& strip, int warp,
-                                            int lane) {
-  const int g = lane / 4;
-  const int t = lane % 4;
-  Scales<format> scales;
-  if constexpr (format != F4) load_scales<format>(scales, strip.scales, g);
+__device__ __forceinline__ void chunk_scales(ChunkScales& scales, const RawTile& raw, int c,
+                                             int warp, int t) {
 #pragma unroll
   for (int i = 0; i < n_tiles; ++i) {
-#pragma unroll
-    for (int c = 0; c < chunks; ++c) {
-      const u32 unit = strip.codes +
-                       (i * chunks + c) * units_per_chunk<format> * unit_bytes<format> * warp_lanes;
-      u32(&fragments)[k_tiles][octets] = keys[i];
-      if (format == F4 || is_rope_chunk<format>(warp, c)) {
-        const u32 second = format == F4 ? unit + 16 * warp_lanes : strip.rope + i * 16 * warp_lanes;
-        const uint4 low = load_shared_16(unit + lane * 16);
-        const uint4 high = load_shared_16(second + lane * 16);
-        const u32 pairs[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-        for (int j = 0; j < k_tiles_per_chunk; ++j) {
-          fragments[4 * c + j][0] = __byte_perm(pairs[2 * j], pairs[2 * j + 1], 0x7632);
-          fragments[4 * c + j][1] = __byte_perm(pairs[2 * j], pairs[2 * j + 1], 0x5410);
-        }
-      } else if constexpr (format == F2) {
-        const u32 scale = fused_e2m1_scale(scale_byte<format>(scales, i, c, warp, t));
-        const uint2 codes = load_shared_8(unit + lane * 8);
-        const u32 words[2] = {codes.x, codes.y};
-#pragma unroll
-        for (int j = 0; j < k_tiles_per_chunk; ++j) {
-          const u32 selector = j % 2 == 0 ? 0x1800 : 0x3a20;
-          fragments[4 * c + j][0] = e2m1_octet(words[j / 2], selector, scale);
-          fragments[4 * c + j][1] = e2m1_octet(words[j / 2] << 4, selector, scale);
-        }
-      } else {
-        const u32 scale = fused_e4m3_scale(scale_byte<format>(scales, i, c, warp, t));
-        const uint4 codes = load_shared_16(unit + lane * 16);
-        const u32 words[4] = {codes.x, codes.y, codes.z, codes.w};
-#pragma unroll
-        for (int j = 0; j < k_tiles_per_chunk; ++j) {
-          fragments[4 * c + j][0] = e4m3_octet(words[j], 0x3910, scale);
-          fragments[4 * c + j][1] = e4m3_octet(words[j], 0x2800, scale);
-        }
-      }
-    }
+    if constexpr (format == F2)
+      scales[i] = fused_e2m1_scale(scale_byte<format>(raw, i, c, warp, t));
+    if constexpr (format == F1 || format == F3)
+      scales[i] = fused_e4m3_scale(scale_byte<format>(raw, i, c, warp, t));
   }
-  if constexpr (format == F1 || format == F3) {
-    // Rows of huge values: a scale byte above 134 in any slot of the tile.
-    const u32 bytes = load_shared_4(strip.scales + lane % tile_slots * 4);
-    const u32 above = ((bytes & 0x7f7f7f7fu) + 0x79797979u) & bytes & 0x80808080u;
-    if (__any_sync(all_lanes, above != 0)) {
-      load_scales<format>(scales, strip.scales, g);
+}
+
+// k-tile j of chunk c, of all slots.
+template <int format, bool huge_scales>
+__device__ __forceinline__ void decode_k_tile(KeyFragments& keys, const RawTile& raw,
+                                              const ChunkScales& scales, int c, int j, bool is_rope,
+                                              int warp, int t) {
 #pragma unroll
-      for (int i = 0; i < n_tiles; ++i) {
+  for (int i = 0; i < n_tiles; ++i) {
+    u32(&fragment)[octets] = keys[i][k_tiles_per_chunk * c + j];
+    const u32(&codes)[words_of_chunk] = raw.codes[i][c];
+    if (format == F4 || is_rope) {
+      u32 pair[2];
 #pragma unroll
-        for (int c = 0; c < chunks; ++c) {
-          if (is_rope_chunk<format>(warp, c)) continue;
-          const u32 byte = scale_byte<format>(scales, i, c, warp, t);
-          const u32 factor =
-              (max(byte, largest_fused_scale) - largest_fused_scale + 127) * 0x00800080u;
-#pragma unroll
-          for (int j = 4 * c; j < 4 * c + 4; ++j) {
-            keys[i][j][0] = multiply_bf16x2(keys[i][j][0], factor);
-            keys[i][j][1] = multiply_bf16x2(keys[i][j][1], factor);
-          }
-        }
+      for (int e = 0; e < 2; ++e) {
+        const int word = 2 * j + e;
+        pair[e] = word < 4       ? codes[word]
+                  : format == F4 ? codes[word % words_of_chunk]
+                                 : raw.rope[i % rope_rows][word - 4];
+      }
+      fragment[0] = __byte_perm(pair[0], pair[1], 0x7632);
+      fragment[1] = __byte_perm(pair[0], pair[1], 0x5410);
+    } else if constexpr (format == F2) {
+      const u32 selector = j % 2 == 0 ? 0x9180 : 0xb3a2;
+      fragment[0] = e2m1_octet(codes[j / 2], selector, scales[i]);
+      fragment[1] = e2m1_octet(codes[j / 2] * 16, selector, scales[i]);
+    } else {
+      fragment[0] = e4m3_octet(codes[j % 4], 0xb391, scales[i]);
+      fragment[1] = e4m3_octet(codes[j % 4], 0xa280, scales[i]);
+      if constexpr (huge_scales) {
+        const u32 rest = rest_of_e4m3_scale(scale_byte<format>(raw, i, c, warp, t));
+        fragment[0] = multiply_bf16x2(fragment[0], rest);
+        fragment[1] = multiply_bf16x2(fragment[1], rest);
       }
     }
   }

@@ -1,6 +1,6 @@
 // Joins the splits of sparse_mla_decode (ops.md B14.1).
-//   M = max_s reference_s   w_s = exp2(reference_s - M)
-//   out[t, h] = sum_s w_s * output_s / (sum_s w_s * sum_s + exp(sink[h] - M))
+//   M = max_s reference_s   w_s = sum_s * exp2(reference_s - M)
+//   out[t, h] = sum_s w_s * output_s / (sum_s w_s + exp(sink[h] - M))
 // grid  (num_rows * head_blocks * warps * m_tiles * k_tiles / units_per_cta)   block (128)
 // shared  of each warp: its parts, as they are; the weights of each split and 8 heads; its sums
 //
@@ -20,22 +20,19 @@ constexpr int warps_per_unit = block_warps / units_per_cta;
 constexpr int most_splits = (splits + warps_per_unit - 1) / warps_per_unit;  // of a warp
 constexpr int splits_at_a_time = most_splits < 8 ? most_splits : 8;
 constexpr int states_per_lane = (splits + 3) / 4;  // four lanes share the splits of a head
-constexpr int part_bytes = octets * warp_lanes * 16;
+constexpr int part_bytes = warp_lanes * 16;
 
 struct Room {
-  uint4 parts[splits_at_a_time][octets][warp_lanes];
+  uint4 parts[splits_at_a_time > 2 ? splits_at_a_time : 2][warp_lanes];
   float2 weights[splits][8];  // of the upper and the lower head
 };
 
-__device__ __forceinline__ void request_parts(u32 parts, const float4* from, int first, int end,
+__device__ __forceinline__ void request_parts(u32 parts, const uint4* from, int first, int end,
                                               int lane) {
 #pragma unroll
   for (int i = 0; i < splits_at_a_time; ++i) {
     if (first + i >= end) break;
-#pragma unroll
-    for (int o = 0; o < octets; ++o)
-      copy_async_16(parts + i * part_bytes + (o * warp_lanes + lane) * 16,
-                    from + (first + i) * partials_per_split + o * warp_lanes);
+    copy_async_16(parts + i * part_bytes + lane * 16, from + (first + i) * partials_per_split);
   }
   copy_async_commit();
 }
@@ -58,8 +55,8 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
   const u32 parts = shared_address(&rooms[warp_id()].parts);
   const u32 weights = shared_address(&rooms[warp_id()].weights);
 
-  const float4* from = partial_fragments(args, row, splits, 0, head_block, warp) +
-                       fragment * octets * warp_lanes + lane;
+  const uint4* from =
+      partial_fragments(args, row, splits, 0, head_block, warp) + fragment * warp_lanes + lane;
   const int begin = splits * part_of_unit / warps_per_unit;
   const int end = splits * (part_of_unit + 1) / warps_per_unit;
   request_parts(parts, from, begin, end, lane);
@@ -91,8 +88,9 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < states_per_lane; ++i) {
-      const float weight = exp2_approx(__fsub_rn(mine[half][i].reference, base));
-      sum = __fmaf_rn(weight, mine[half][i].sum, sum);
+      const float weight =
+          __fmul_rn(exp2_approx(__fsub_rn(mine[half][i].reference, base)), mine[half][i].sum);
+      sum = __fadd_rn(sum, weight);
       if (4 * i + t < splits)
         store_shared_float(weights + ((4 * i + t) * 8 + g) * 8 + half * 4, weight);
     }
@@ -116,13 +114,14 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
       const uint2 pair = load_shared_8(weights + ((first + i) * 8 + g) * 8);
       const float w0 = __uint_as_float(pair.x);
       const float w1 = __uint_as_float(pair.y);
+      const uint4 part = load_shared_16(parts + i * part_bytes + lane * 16);
+      const u32 pairs[octets][2] = {{part.x, part.y}, {part.z, part.w}};
 #pragma unroll
       for (int o = 0; o < octets; ++o) {
-        const uint4 part = load_shared_16(parts + i * part_bytes + (o * warp_lanes + lane) * 16);
-        sums[o].x = __fmaf_rn(w0, __uint_as_float(part.x), sums[o].x);
-        sums[o].y = __fmaf_rn(w0, __uint_as_float(part.y), sums[o].y);
-        sums[o].z = __fmaf_rn(w1, __uint_as_float(part.z), sums[o].z);
-        sums[o].w = __fmaf_rn(w1, __uint_as_float(part.w), sums[o].w);
+        sums[o].x = __fmaf_rn(w0, low_bf16(pairs[o][0]), sums[o].x);
+        sums[o].y = __fmaf_rn(w0, high_bf16(pairs[o][0]), sums[o].y);
+        sums[o].z = __fmaf_rn(w1, low_bf16(pairs[o][1]), sums[o].z);
+        sums[o].w = __fmaf_rn(w1, high_bf16(pairs[o][1]), sums[o].w);
       }
     }
   }
@@ -151,8 +150,7 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
     }
   }
 
-  const int first_dim = warp * dims_per_warp + j / k_tiles_per_chunk * chunk_dims + lane_dims * t +
-                        j % k_tiles_per_chunk * 4;
+  const int first_dim = first_dim_of(warp, j, lane);
   const float values[2][4] = {{sums[1].x, sums[0].x, sums[1].y, sums[0].y},
                               {sums[1].z, sums[0].z, sums[1].w, sums[0].w}};
 #pragma unroll
@@ -163,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       pairs[e] = to_bf16x2(__fmul_rn(values[half][2 * e], inverse[half]),
-                             __fmul_rn(values[half][2 * e + 1], inverse[half]));
+                           __fmul_rn(values[half][2 * e + 1], inverse[half]));
     }
     if (inverse_rope && first_dim >= head_dim - rope_dims) {
       const float* table = rope_of_row(args, row);

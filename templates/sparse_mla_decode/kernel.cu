@@ -10,8 +10,9 @@
 // groups of warps takes a part of the split, in tiles of tile_slots, and goes its own pace. A warp
 // owns dims_per_warp of the 512 dims, as dims of the score and as columns of the output, and so
 // decodes its part of each key into registers once and for itself. Step i of a group:
-//   the codes of tile i are decoded, those of a later tile requested
-//   scores of tile i: a sum over the warp's dims for all heads and slots, to shared memory
+//   the codes of tile i go to registers, those of a later tile are requested
+//   they are decoded for the scores of tile i: a sum over the warp's dims for all heads and slots,
+//   to shared memory
 //   barrier; each warp takes heads_per_warp heads: scores summed over the warps, softmax,
 //   probabilities to shared memory
 //   barrier; where a maximum rose by much, the output is rescaled; the values are added
@@ -74,6 +75,12 @@ constexpr float score_scale = static_cast<float>(0.044194173824159216 * log2_e);
 // A rise of any head costs a CTA many multiplies, and bf16 and fp32 have the range.
 constexpr float slack = 24.0f;
 
+constexpr int warps_per_sm = ctas_per_sm * groups * warps;
+// Whether addresses are rather formed anew in each step than kept in registers.
+constexpr bool short_of_registers = m_tiles > 1 || warps_per_sm > 8;
+// Whether codes are read chunk by chunk, and the next tile is requested once they all are.
+constexpr bool late_loads = m_tiles * n_tiles > 4;
+
 // Output of the warp: [m-tile][k-tile][octet], rows heads, columns dims.
 using Output = float[m_tiles][k_tiles][octets][4];
 
@@ -114,9 +121,13 @@ __device__ __forceinline__ void request_queries(const Args& args, i64 row, int h
   }
 }
 
+__device__ __forceinline__ u32 query_place(u32 shared, int warp, int lane) {
+  return shared + (warp * m_tiles * query_tiles_in_shared * warp_lanes + lane) * 16;
+}
+
 __device__ __forceinline__ void keep_queries(u32 shared, int group, int warp, int lane,
                                              const RawQueries& raw, Queries& queries) {
-  queries.in_shared = shared + (warp * m_tiles * query_tiles_in_shared * warp_lanes + lane) * 16;
+  const u32 to = query_place(shared, warp, lane);
 #pragma unroll
   for (int m = 0; m < m_tiles; ++m) {
 #pragma unroll
@@ -143,8 +154,7 @@ __device__ __forceinline__ void keep_queries(u32 shared, int group, int warp, in
           queries.in_registers[m][tile] = fragment;
         } else {
           store_shared_16(
-              queries.in_shared +
-                  (m * query_tiles_in_shared + tile - query_tiles_in_registers) * warp_lanes * 16,
+              to + (m * query_tiles_in_shared + tile - query_tiles_in_registers) * warp_lanes * 16,
               fragment);
         }
       }
@@ -203,28 +213,73 @@ __device__ __forceinline__ void start_queries(const Queries& queries,
   for (int step = 0; step < queries_ahead; ++step) ahead[step] = query_of_step(queries, step);
 }
 
+// Fragments of the value product in place of those of the score product. This stands among the
+// steps of the softmax, each of which waits for the one before it.
+__device__ __forceinline__ void transpose_keys(KeyFragments& keys, int begin, int end) {
+#pragma unroll
+  for (int j = begin; j < end; ++j) {
+#pragma unroll
+    for (int i = 0; i < n_tiles; ++i) {
+#pragma unroll
+      for (int o = 0; o < octets; ++o) keys[i][j][o] = transpose_8x8(keys[i][j][o]);
+    }
+  }
+}
+
+// What is read of a tile before the next one is requested.
+template <int format>
+__device__ __forceinline__ void load_early(RawTile& raw, const Strip& strip, u32 existing, int warp,
+                                           int lane) {
+  load_scales<format>(raw, strip, existing, lane);
+  if constexpr (late_loads) return;
+#pragma unroll
+  for (int c = 0; c < chunks; ++c)
+    load_codes<format>(raw, strip, existing, c, is_rope_chunk<format>(warp, c), lane);
+}
+
 // Sums over the warp's dims of all heads and slots, to the warp's place in every group of 8 heads.
 // Lane (g, t) holds slots 2t and 2t + 1 of head g; rows of n-tiles are swizzled for the readers.
-__device__ __forceinline__ void score_tile(const Queries& queries, const KeyFragments& keys,
+// Keys are decoded on the way: each k-tile just before its first use, so that one's latency covers
+// the other's, or the whole tile first.
+template <int format, bool rope, bool huge_scales, typename Request>
+__device__ __forceinline__ void score_tile(const Queries& queries, RawTile& raw, const Strip& strip,
+                                           u32 existing, KeyFragments& keys,
                                            uint4 (&ahead)[queries_ahead], u32 scores, int warp,
-                                           int lane) {
+                                           int lane, const Request& request_next) {
+  ChunkScales scales;
+  const auto decode = [&](int j) {
+    const int c = j / k_tiles_per_chunk;
+    const bool is_rope = rope && c == chunks - 1;
+    if (j % k_tiles_per_chunk == 0) {
+      if (late_loads) load_codes<format>(raw, strip, existing, c, is_rope, lane);
+      if (late_loads && c == chunks - 1) request_next();
+      chunk_scales<format>(scales, raw, c, warp, lane % 4);
+    }
+    decode_k_tile<format, huge_scales>(keys, raw, scales, c, j % k_tiles_per_chunk, is_rope, warp,
+                                       lane % 4);
+  };
+  if constexpr (!decode_among_products) {
+#pragma unroll
+    for (int j = 0; j < k_tiles; ++j) decode(j);
+  }
 #pragma unroll
   for (int first = 0; first < m_tiles; first += m_tiles_at_once) {
     // Two chains where there are few accumulators: each mma waits for the one before it.
     constexpr int chains = n_tiles < 4 ? 2 : 1;
     float chain_sums[chains][m_tiles_at_once][n_tiles][4] = {};
-    constexpr int steps = k_tiles * m_tiles_at_once;
 #pragma unroll
-    for (int step = 0; step < steps; ++step) {
-      const int m = step % m_tiles_at_once;
-      const int j = step / m_tiles_at_once;
-      const int of_all = first * k_tiles + step;
-      const uint4 query = ahead[of_all % queries_ahead];
+    for (int j = 0; j < k_tiles; ++j) {
+      if (decode_among_products && first == 0) decode(j);
 #pragma unroll
-      for (int i = 0; i < n_tiles; ++i)
-        mma_bf16(chain_sums[j % chains][m][i], query, keys[i][j][0], keys[i][j][1]);
-      if (of_all + queries_ahead < query_steps)
-        ahead[of_all % queries_ahead] = query_of_step(queries, of_all + queries_ahead);
+      for (int m = 0; m < m_tiles_at_once; ++m) {
+        const int step = first * k_tiles + j * m_tiles_at_once + m;
+        const uint4 query = ahead[step % queries_ahead];
+#pragma unroll
+        for (int i = 0; i < n_tiles; ++i)
+          mma_bf16(chain_sums[j % chains][m][i], query, keys[i][j][0], keys[i][j][1]);
+        if (step + queries_ahead < query_steps)
+          ahead[step % queries_ahead] = query_of_step(queries, step + queries_ahead);
+      }
     }
     float(&sums)[m_tiles_at_once][n_tiles][4] = chain_sums[0];
     if constexpr (chains == 2) {
@@ -257,6 +312,28 @@ __device__ __forceinline__ void score_tile(const Queries& queries, const KeyFrag
   }
 }
 
+template <int format, typename Request>
+__device__ __forceinline__ void score_tile(const Queries& queries, RawTile& raw, const Strip& strip,
+                                           u32 existing, KeyFragments& keys,
+                                           uint4 (&ahead)[queries_ahead], u32 scores, int warp,
+                                           int lane, const Request& request_next) {
+  const bool huge_scales = has_huge_scales<format>(raw);
+  const bool rope = is_rope_chunk<format>(warp, chunks - 1);
+  if (huge_scales && rope) {
+    score_tile<format, true, true>(queries, raw, strip, existing, keys, ahead, scores, warp, lane,
+                                   request_next);
+  } else if (huge_scales) {
+    score_tile<format, false, true>(queries, raw, strip, existing, keys, ahead, scores, warp, lane,
+                                    request_next);
+  } else if (rope) {
+    score_tile<format, true, false>(queries, raw, strip, existing, keys, ahead, scores, warp, lane,
+                                    request_next);
+  } else {
+    score_tile<format, false, false>(queries, raw, strip, existing, keys, ahead, scores, warp, lane,
+                                     request_next);
+  }
+}
+
 // The head of a lane and where its scores and probabilities stand.
 struct Share {
   int head;                // of the CTA
@@ -265,9 +342,13 @@ struct Share {
   u32 probabilities;
 };
 
+__device__ __forceinline__ int head_of_lane(int warp, int lane) {
+  return warp * heads_per_warp + lane / lanes_per_head;
+}
+
 __device__ __forceinline__ Share share_of(u32 shared, int warp, int lane) {
   Share share;
-  share.head = warp * heads_per_warp + lane / lanes_per_head;
+  share.head = head_of_lane(warp, lane);
   share.part = lane % lanes_per_head / 4;
   const int group = share.head / 8;
   const int fragment_lane = share.head % 8 * 4 + lane % 4;
@@ -308,7 +389,8 @@ __device__ __forceinline__ void sum_scores(const Share& share, Scores& s) {
 
 // Reference and probabilities of the lane's share. Returns the factor for what was summed so far.
 __device__ __forceinline__ float softmax_tile(const Share& share, Scores& s, u32 existing,
-                                              int exponent, int lane, SoftmaxState& state) {
+                                              int exponent, int lane, SoftmaxState& state,
+                                              KeyFragments& keys) {
   const u32 mine = existing >> (2 * (lane % 4) + 8 * part_tiles * share.part);
   float largest = minus_infinity;
 #pragma unroll
@@ -336,6 +418,7 @@ __device__ __forceinline__ float softmax_tile(const Share& share, Scores& s, u32
     }
     state.reference = reference;
   }
+  transpose_keys(keys, k_tiles / 2, k_tiles);
   const float shift =
       static_cast<float>(exponent) - (reference == minus_infinity ? 0.0f : reference);
   float sum = 0.0f;
@@ -391,18 +474,6 @@ __device__ __forceinline__ void load_probabilities(Probabilities& p, u32 from, i
         p[term][m][k] = load_shared_16(from + term * probability_term_bytes +
                                        ((m * value_tiles + k) * warp_lanes + lane) * 16);
       }
-    }
-  }
-}
-
-// Fragments of the value product in place of those of the score product.
-__device__ __forceinline__ void transpose_keys(KeyFragments& keys) {
-#pragma unroll
-  for (int i = 0; i < n_tiles; ++i) {
-#pragma unroll
-    for (int j = 0; j < k_tiles; ++j) {
-#pragma unroll
-      for (int o = 0; o < octets; ++o) keys[i][j][o] = transpose_8x8(keys[i][j][o]);
     }
   }
 }
@@ -546,7 +617,7 @@ __device__ __forceinline__ void store_output(const Args& args, const JoinedOutpu
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             pairs[2 * j + e] = to_bf16x2(__fmul_rn(even[2 * half + e], inverse[m][half]),
-                                           __fmul_rn(odd[2 * half + e], inverse[m][half]));
+                                         __fmul_rn(odd[2 * half + e], inverse[m][half]));
           }
         }
         const int k_tile = group * joined_k_tiles + first;
@@ -583,13 +654,13 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
   const u32 shared = shared_address(shared_memory);
   const int warp_of_cta = __shfl_sync(all_lanes, warp_id(), 0);
   const int group = groups == 1 ? 0 : warp_of_cta / warps;
-  const int warp = groups == 1 ? warp_of_cta : warp_of_cta % warps;
-  const int lane = lane_id();
+  int warp = groups == 1 ? warp_of_cta : warp_of_cta % warps;
+  int lane = lane_id();
   const int head_block = static_cast<int>(blockIdx.x % head_blocks);
   const int splits = is_split ? static_cast<int>(gridDim.y) : 1;
   const int split = is_split ? static_cast<int>(blockIdx.y) : 0;
   const i64 row = blockIdx.x / head_blocks;
-  const u32 mine = shared + groups_at + group * group_bytes;  // the group's
+  u32 mine = shared + groups_at + group * group_bytes;  // the group's
 
   // Columns of a part are fixed by the widths, so that slots can be read before lengths are known.
   constexpr bool has_compressed = compressed_format != none;
@@ -622,10 +693,13 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
   const int end = tiles_before(part + 1);
 
   // The warp's tile of the first block, as long as the lists are full.
-  const int guess = begin + warp;
-  const bool guess_in_window = !has_compressed || guess < window_tiles;
-  i32 slot = slot_of_tile(choose(guess_in_window, window, compressed),
-                          guess_in_window ? guess : guess - window_tiles, lane);
+  const auto guessed_slot = [&](int tile) {
+    const bool in_window = !has_compressed || tile < window_tiles;
+    return slot_of_tile(choose(in_window, window, compressed),
+                        in_window ? tile : tile - window_tiles, lane);
+  };
+  i32 first_slot = guessed_slot(begin);
+  i32 slot = guessed_slot(begin + warp);
   const i32 lens[2] = {args.window_lens[row], has_compressed ? args.compressed_lens[row] : 0};
   // Before the cache rows: loads return in order, and these come from L2.
   RawQueries raw;
@@ -646,6 +720,9 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
       tiles.num_window + max(min(end - window_tiles, compressed_used) - tiles.first_compressed, 0);
 
   const auto is_window = [&](int i) { return !has_compressed || i < tiles.num_window; };
+  const auto has_window_format = [&](int i) {
+    return window_format == compressed_format || is_window(i);
+  };
   const auto tile_in_list = [&](int i) {
     return is_window(i) ? tiles.first_window + i : tiles.first_compressed + i - tiles.num_window;
   };
@@ -654,27 +731,40 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
                ? slot_of_tile(choose(is_window(i), window, compressed), tile_in_list(i), lane)
                : -1;
   };
+  // Slots of tile i, guessed as those of that tile of the split when lengths were not known.
+  const auto checked_slot = [&](i32 guess, int i, int guessed_tile) {
+    const bool in_window = is_window(i);
+    const int tile = tile_in_list(i);
+    if (in_window != (!has_compressed || guessed_tile < window_tiles) ||
+        tile != (in_window ? guessed_tile : guessed_tile - window_tiles))
+      return load_slot(i);
+    const bool counts = static_cast<i64>(tile) * tile_slots + lane % tile_slots <
+                        (in_window ? window.len : compressed.len);
+    return counts ? guess : -1;
+  };
   // Places of the warp's tile of a block; slots of the next block.
+  const void* readable = args.q + row * args.q_stride0;  // at least a head
   const auto place_tile = [&](int i) {
     if (i < tiles.count) {
       const bool in_window = is_window(i);
-      const List list = choose(in_window, window, compressed);
+      List list = choose(in_window, window, compressed);
+      if constexpr (short_of_registers)
+        asm volatile("" : "+r"(list.page_size), "+r"(list.num_slots));
       const u32 at = static_cast<u32>(i) % place_tiles;
-      const Place place =
-          place_of(list, in_window ? row_bytes<window_format> : row_bytes<compressed_format>,
-                   in_window ? scale_bytes<window_format> : scale_bytes<compressed_format>, slot);
-      const u32 exist = __ballot_sync(all_lanes, place.exists != 0);
+      const Place place = place_of(
+          list, in_window ? row_bytes<window_format> : row_bytes<compressed_format>,
+          in_window ? scale_bytes<window_format> : scale_bytes<compressed_format>, slot, readable);
+      const u32 exist = __ballot_sync(all_lanes, place.exists);
       if (tile_slots == warp_lanes || lane < tile_slots)
         store_place(mine + places_at + (at * tile_slots + lane) * 16, place);
       if (lane == 0) store_shared_4(mine + masks_at + at * 4, exist);
     }
     slot = load_slot(i + warps);
   };
-  const auto request = [&](int i, u32 stage) {
+  const auto request_from = [&](u32 places, int i, u32 stage) {
     if (i < tiles.count) {
       const Strip strip = strip_of(stage, warp);
-      const u32 places = mine + places_at + static_cast<u32>(i) % place_tiles * tile_slots * 16;
-      if (is_window(i)) {
+      if (has_window_format(i)) {
         request_tile<window_format>(places, strip, warp, lane);
       } else if constexpr (has_compressed) {
         request_tile<compressed_format>(places, strip, warp, lane);
@@ -683,28 +773,38 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
     copy_async_commit();
   };
 
-  if (warp < tiles.count) {
-    const bool in_window = is_window(warp);
-    if (in_window != guess_in_window ||
-        tile_in_list(warp) != (in_window ? guess : guess - window_tiles))
-      slot = load_slot(warp);
-    // Columns beyond the length.
-    if (static_cast<i64>(tile_in_list(warp)) * tile_slots + lane % tile_slots >=
-        (in_window ? window.len : compressed.len))
-      slot = -1;
+  const auto request = [&](int i, u32 stage) {
+    request_from(mine + places_at + static_cast<u32>(i) % place_tiles * tile_slots * 16, i, stage);
+  };
+
+  // The first tile's places are looked up by each warp for itself, in room of its scores.
+  if (tiles.count > 0) {
+    first_slot = checked_slot(first_slot, 0, begin);
+    const bool in_window = is_window(0);
+    const Place place =
+        place_of(choose(in_window, window, compressed),
+                 in_window ? row_bytes<window_format> : row_bytes<compressed_format>,
+                 in_window ? scale_bytes<window_format> : scale_bytes<compressed_format>,
+                 first_slot, readable);
+    const u32 places = mine + scores_at + warp * score_source_bytes;
+    if (tile_slots == warp_lanes || lane < tile_slots) store_place(places + lane * 16, place);
+    __syncwarp();
+    request_from(places, 0, mine + stages_at);
+    __syncwarp();
+  } else {
+    copy_async_commit();
   }
+  if (warp < tiles.count) slot = checked_slot(slot, warp, begin + warp);
   place_tile(warp);
-  barrier(1 + group, 32 * warps);
+  if constexpr (stages > 1) barrier(1 + group, 32 * warps);
 
   Queries queries;
   Output output = {};
   SoftmaxState state = {minus_infinity, 0.0f};
-  const Share share = share_of(mine, warp, lane);
-  const bool has_head = head_groups * 8 == heads_per_cta || share.head < head_groups * 8;
   u32 stage = mine + stages_at;
 
 #pragma unroll 1
-  for (int i = 0; i < stages; ++i) request(i, mine + stages_at + i * stage_bytes);
+  for (int i = 1; i < stages; ++i) request(i, mine + stages_at + i * stage_bytes);
   keep_queries(shared + queries_at, group, warp, lane, raw, queries);
   if (!is_split && static_cast<int>(threadIdx.x) < heads_per_cta)
     store_shared_float(shared + sinks_at + static_cast<int>(threadIdx.x) * 4, sink);
@@ -716,36 +816,53 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
   __syncthreads();
 
   for (int i = 0; i < tiles.count; ++i) {
-    KeyFragments keys;
+    // Hides that these are the same in each step.
+    if constexpr (short_of_registers) asm volatile("" : "+r"(lane), "+r"(mine), "+r"(warp));
     if (static_cast<u32>(i) % warps == 0) place_tile(i + warps + warp);
     const Strip strip = strip_of(stage, warp);
     copy_async_wait<stages - 1>();
     __syncwarp();
-    if (is_window(i)) {
-      decode_tile<window_format>(keys, strip, warp, lane);
+    const u32 existing = load_shared_4(mine + masks_at + static_cast<u32>(i) % place_tiles * 4);
+    RawTile raw;
+    if (has_window_format(i)) {
+      load_early<window_format>(raw, strip, existing, warp, lane);
     } else if constexpr (has_compressed) {
-      decode_tile<compressed_format>(keys, strip, warp, lane);
+      load_early<compressed_format>(raw, strip, existing, warp, lane);
     }
-    __syncwarp();
+    queries.in_shared = query_place(shared + queries_at, warp, lane);
     uint4 queries_at_hand[queries_ahead];
     start_queries(queries, queries_at_hand);
-    request(i + stages, stage);
+    const u32 this_stage = stage;
     stage = stage + stage_bytes == mine + scores_at ? mine + stages_at : stage + stage_bytes;
+    const auto request_next = [&] {
+      __syncwarp();  // codes have been read
+      request(i + stages, this_stage);
+    };
+    if constexpr (!late_loads) request_next();
 
-    score_tile(queries, keys, queries_at_hand, mine + scores_at, warp, lane);
-    const u32 existing = load_shared_4(mine + masks_at + static_cast<u32>(i) % place_tiles * 4);
-    transpose_keys(keys);
+    KeyFragments keys;
+    if (has_window_format(i)) {
+      score_tile<window_format>(queries, raw, strip, existing, keys, queries_at_hand,
+                                mine + scores_at, warp, lane, request_next);
+    } else if constexpr (has_compressed) {
+      score_tile<compressed_format>(queries, raw, strip, existing, keys, queries_at_hand,
+                                    mine + scores_at, warp, lane, request_next);
+    }
     barrier(1 + group, 32 * warps);
 
     float factor = 1.0f;
-    if (has_head) {
+    const Share share = share_of(mine, warp, lane);
+    transpose_keys(keys, 0, k_tiles / 2);
+    if (head_groups * 8 == heads_per_cta || share.head < head_groups * 8) {
       const int exponent =
           is_window(i) ? unit_exponent<window_format> : unit_exponent<compressed_format>;
       Scores s;
       sum_scores(share, s);
-      factor = softmax_tile(share, s, existing, exponent, lane, state);
+      factor = softmax_tile(share, s, existing, exponent, lane, state, keys);
       if (lane % lanes_per_head == 0)
         store_shared_float(mine + factors_at + share.head * 4, factor);
+    } else {
+      transpose_keys(keys, k_tiles / 2, k_tiles);
     }
     if (barrier_or(1 + group, 32 * warps, factor != 1.0f) && i > 0)
       rescale(output, mine + factors_at, lane);
@@ -758,34 +875,33 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
   for (int step_lanes = 1; step_lanes < lanes_per_head; step_lanes *= 2)
     state.sum = __fadd_rn(state.sum, __shfl_xor_sync(all_lanes, state.sum, step_lanes));
   const bool speaks = lane % lanes_per_head == 0;
+  const int own_head = head_of_lane(warp, lane);
 
   JoinedOutput joined;
   JoinWeights weights;
   SoftmaxState joined_states[m_tiles][2];
-  if constexpr (groups > 1 || !is_split) {
-    if (speaks) {
-      store_shared_8(shared + states_at + (group * heads_per_cta + share.head) * 8,
-                     {__float_as_uint(state.reference), __float_as_uint(state.sum)});
+  if (speaks) {
+    store_shared_8(shared + states_at + (group * heads_per_cta + own_head) * 8,
+                   {__float_as_uint(state.reference), __float_as_uint(state.sum)});
+    if (is_split && groups == 1)
+      partial_state(args, row, splits, split, head_block)[own_head] = state;
+  }
+  __syncthreads();
+  if constexpr (groups > 1) send_output(output, shared + queries_at, group, warp, lane);
+#pragma unroll
+  for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float of_head[groups];
+      joined_states[m][half] =
+          join_states(shared + states_at, 16 * m + 8 * half + lane / 4, of_head);
+#pragma unroll
+      for (int source = 0; source < groups; ++source) weights[source][m][half] = of_head[source];
     }
+  }
+  if constexpr (groups > 1) {
     __syncthreads();
-    if constexpr (groups > 1) send_output(output, shared + queries_at, group, warp, lane);
-#pragma unroll
-    for (int m = 0; m < m_tiles; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float of_head[groups];
-        joined_states[m][half] =
-            join_states(shared + states_at, 16 * m + 8 * half + lane / 4, of_head);
-#pragma unroll
-        for (int source = 0; source < groups; ++source) weights[source][m][half] = of_head[source];
-      }
-    }
-    if constexpr (groups > 1) {
-      __syncthreads();
-      join_output(output, weights, shared + queries_at, group, warp, lane, joined);
-    }
-  } else if (speaks) {
-    partial_state(args, row, splits, split, head_block)[share.head] = state;
+    join_output(output, weights, shared + queries_at, group, warp, lane, joined);
   }
   if constexpr (groups == 1) {
 #pragma unroll
@@ -811,17 +927,21 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
               joined_states[m][half];
       }
     }
-    float4* to = partial_fragments(args, row, splits, split, head_block, warp) +
-                 group * joined_k_tiles * octets * warp_lanes + lane;
+    uint4* to = partial_fragments(args, row, splits, split, head_block, warp) +
+                group * joined_k_tiles * warp_lanes + lane;
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m) {
+      const float upper = inverse_sum(joined_states[m][0]);
+      const float lower = inverse_sum(joined_states[m][1]);
 #pragma unroll
       for (int j = 0; j < joined_k_tiles; ++j) {
-#pragma unroll
-        for (int o = 0; o < octets; ++o) {
-          const float(&c)[4] = joined[m][j][o];
-          to[((m * k_tiles + j) * octets + o) * warp_lanes] = {c[0], c[1], c[2], c[3]};
-        }
+        const float(&odd)[4] = joined[m][j][0];
+        const float(&even)[4] = joined[m][j][1];
+        to[(m * k_tiles + j) * warp_lanes] = {
+            to_bf16x2(__fmul_rn(odd[0], upper), __fmul_rn(odd[1], upper)),
+            to_bf16x2(__fmul_rn(odd[2], lower), __fmul_rn(odd[3], lower)),
+            to_bf16x2(__fmul_rn(even[0], upper), __fmul_rn(even[1], upper)),
+            to_bf16x2(__fmul_rn(even[2], lower), __fmul_rn(even[3], lower))};
       }
     }
   } else {

@@ -25,6 +25,12 @@ constexpr int k_tiles_per_chunk = 4;
 constexpr int octets = 2;  // of a k-tile: odd, even
 constexpr int head_blocks = (heads + heads_per_cta - 1) / heads_per_cta;
 
+// Of the four columns that a lane holds of k-tile j of the output.
+__device__ __forceinline__ int first_dim_of(int warp, int j, int lane) {
+  return warp * dims_per_warp + j / k_tiles_per_chunk * chunk_dims + lane % 4 * lane_dims +
+         j % k_tiles_per_chunk * 4;
+}
+
 // Softmax in base 2: exp(score) = exp2(score_scale * dot - reference).
 constexpr double log2_e = 1.4426950408889634;
 constexpr double ln_2 = 0.6931471805599453;
@@ -49,29 +55,34 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return y;
 }
 
-// Partial results of a split: exp2 sums relative to a reference, unnormalised.
+// Of the scores of a head. Partial results of a split are this and a normalised output.
 struct SoftmaxState {
   float reference;  // base 2; minus infinity: no valid slot so far
   float sum;        // of exp2(score - reference), without the sink
 };
 
-// Workspace: [row][split][head block][warp][m-tile][k-tile][octet][lane] float4, the accumulator
-// fragments as they are, then [row][split][head] SoftmaxState.
-constexpr i64 fragments_per_warp = static_cast<i64>(m_tiles) * k_tiles * octets;
-constexpr i64 partials_per_split = head_blocks * warps * fragments_per_warp * warp_lanes;  // float4
+// Workspace: [row][split][head block][warp][m-tile][k-tile][lane] uint4, the accumulator fragments
+// of the two octets as pairs of bf16, then [row][split][head] SoftmaxState.
+constexpr i64 fragments_per_warp = static_cast<i64>(m_tiles) * k_tiles;
+constexpr i64 partials_per_split = head_blocks * warps * fragments_per_warp * warp_lanes;  // uint4
 
-__device__ __forceinline__ float4* partial_fragments(const Args& args, i64 row, int splits,
-                                                     int split, int head_block, int warp) {
+__device__ __forceinline__ uint4* partial_fragments(const Args& args, i64 row, int splits,
+                                                    int split, int head_block, int warp) {
   const i64 index = ((row * splits + split) * head_blocks + head_block) * warps + warp;
-  return reinterpret_cast<float4*>(args.workspace) + index * fragments_per_warp * warp_lanes;
+  return reinterpret_cast<uint4*>(args.workspace) + index * fragments_per_warp * warp_lanes;
 }
 
 __device__ __forceinline__ SoftmaxState* partial_state(const Args& args, i64 row, int splits,
                                                        int split, int head_block) {
-  float4* after =
-      reinterpret_cast<float4*>(args.workspace) + args.num_rows * splits * partials_per_split;
+  uint4* after =
+      reinterpret_cast<uint4*>(args.workspace) + args.num_rows * splits * partials_per_split;
   return reinterpret_cast<SoftmaxState*>(after) +
          ((row * splits + split) * head_blocks + head_block) * heads_per_cta;
+}
+
+// Normalises the output of a split; 0 where it has no valid slot.
+__device__ __forceinline__ float inverse_sum(const SoftmaxState& state) {
+  return state.reference == minus_infinity ? 0.0f : reciprocal_approx(state.sum);
 }
 
 // Base 2; minus infinity: none.
@@ -108,5 +119,5 @@ __device__ __forceinline__ u32 rotate_back(u32 pair, float cosine, float sine) {
   const float a = low_bf16(pair);
   const float b = high_bf16(pair);
   return to_bf16x2(__fadd_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine)),
-                     __fsub_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine)));
+                   __fsub_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine)));
 }

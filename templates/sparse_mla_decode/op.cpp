@@ -124,14 +124,15 @@ int64_t least_registers(const Sizes& s, const Config& c) {
 // other combinations of the axes cost minutes of compiling and were behind or spill.
 struct TilingRow {
   int tile_slots, heads_per_cta, warps, groups, stages, query_quarters_in_registers, score_m_tiles,
-      ctas_per_sm;
+      decode_among_products, ctas_per_sm;
 };
 constexpr TilingRow kTilings[] = {
-    {16, 16, 4, 1, 1, 0, 1, 2},  // the default
-    {32, 16, 4, 1, 1, 0, 1, 2}, {32, 16, 4, 1, 2, 0, 1, 2}, {32, 16, 4, 2, 1, 0, 1, 1},
-    {32, 16, 8, 1, 1, 4, 1, 1}, {32, 16, 8, 2, 1, 0, 1, 1}, {32, 32, 4, 1, 1, 0, 1, 2},
-    {16, 32, 4, 1, 1, 1, 1, 2}, {16, 32, 4, 1, 1, 1, 2, 2}, {32, 32, 4, 2, 1, 0, 1, 1},
-    {32, 32, 8, 1, 1, 4, 2, 1}, {32, 64, 8, 1, 1, 0, 2, 1},
+    {16, 16, 4, 1, 1, 0, 1, 1, 2},  // the default
+    {32, 16, 4, 1, 1, 0, 1, 1, 2}, {32, 16, 4, 1, 2, 0, 1, 1, 2}, {32, 16, 4, 2, 1, 2, 1, 1, 1},
+    {32, 16, 4, 2, 1, 0, 1, 1, 1}, {32, 16, 4, 2, 1, 4, 1, 1, 1}, {32, 16, 8, 1, 1, 4, 1, 1, 1},
+    {32, 16, 8, 2, 1, 0, 1, 1, 1}, {32, 32, 4, 1, 1, 0, 1, 1, 2}, {32, 32, 4, 1, 1, 0, 1, 0, 2},
+    {16, 32, 4, 1, 1, 1, 1, 1, 2}, {16, 32, 4, 1, 1, 1, 2, 1, 2}, {32, 32, 4, 2, 1, 0, 1, 1, 1},
+    {32, 32, 8, 1, 1, 4, 2, 1, 1},
 };
 
 bool is_listed(const Config& c) {
@@ -139,7 +140,9 @@ bool is_listed(const Config& c) {
     return c["tile_slots"] == row.tile_slots && c["heads_per_cta"] == row.heads_per_cta &&
            c["warps"] == row.warps && c["groups"] == row.groups && c["stages"] == row.stages &&
            c["query_quarters_in_registers"] == row.query_quarters_in_registers &&
-           c["score_m_tiles"] == row.score_m_tiles && c["ctas_per_sm"] == row.ctas_per_sm;
+           c["score_m_tiles"] == row.score_m_tiles &&
+           c["decode_among_products"] == row.decode_among_products &&
+           c["ctas_per_sm"] == row.ctas_per_sm;
   });
 }
 
@@ -148,12 +151,13 @@ Space space(const Sizes&, const Gpu&) {
   space.axes = {
       {"tile_slots", {16, 32}, "slots that a CTA takes in one step"},
       {"splits", {1, 2, 4, 5, 8, 10, 20, 40}, "CTAs that share the slots of a row"},
-      {"heads_per_cta", {16, 32, 64}, "heads of a CTA"},
+      {"heads_per_cta", {16, 32}, "heads of a CTA"},
       {"warps", {4, 8}, "warps of a group, each with its part of the 512 dims"},
       {"groups", {1, 2}, "groups of warps of a CTA, each with its part of the slots"},
       {"stages", {1, 2}, "tiles of raw codes under way"},
-      {"query_quarters_in_registers", {0, 1, 4}, "quarters of the queries kept in registers"},
+      {"query_quarters_in_registers", {0, 1, 2, 4}, "quarters of the queries kept in registers"},
       {"score_m_tiles", {1, 2}, "tiles of 16 heads whose scores are formed at once"},
+      {"decode_among_products", {0, 1}, "1: keys are decoded among the score products, 0: before"},
       {"ctas_per_sm", {1, 2}, "CTAs of an SM that the registers are cut for"},
   };
   space.rules = {
@@ -190,7 +194,8 @@ Space space(const Sizes&, const Gpu&) {
 Config default_config(const Sizes&) {
   return {{"tile_slots", 16},   {"splits", 1}, {"heads_per_cta", 16},
           {"warps", 4},         {"stages", 1}, {"query_quarters_in_registers", 0},
-          {"score_m_tiles", 1}, {"groups", 1}, {"ctas_per_sm", 2}};
+          {"score_m_tiles", 1}, {"groups", 1}, {"decode_among_products", 1},
+          {"ctas_per_sm", 2}};
 }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
@@ -214,6 +219,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
            constant("stages", c["stages"]),
            constant("query_tiles_in_registers", t.query_tiles_in_registers),
            constant("score_m_tiles", c["score_m_tiles"]),
+           {"decode_among_products", "bool", c["decode_among_products"] != 0 ? "true" : "false"},
            constant("groups", t.groups),
            constant("ctas_per_sm", c["ctas_per_sm"]),
        })
@@ -237,9 +243,9 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
                       .terms = {{"T"}}};
     combine.threads = static_cast<int>(32 * kCombineWarps);
     plan.kernels.push_back(std::move(combine));
-    // Of each row, split and head: the unnormalised output in fp32, its reference, its sum.
+    // Of each row, split and head: the normalised output in bf16, its reference, its sum.
     plan.workspace_bytes = {
-        .scale = t.splits * t.head_blocks * t.heads_per_cta * (4 * kHeadDim + 8), .terms = {{"T"}}};
+        .scale = t.splits * t.head_blocks * t.heads_per_cta * (2 * kHeadDim + 8), .terms = {{"T"}}};
   }
   // Dims are summed within warps, then over them; p is summed within lanes, then over them.
   plan.reduction_signature =

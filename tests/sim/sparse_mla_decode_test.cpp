@@ -49,6 +49,10 @@ TEST_F(SparseMlaDecodeOnSimulator, PlantedMistakesAreRejected) {
        "2 * chunk + (t >> 1 ^ 1)"},
       {"values keep an older maximum", "kernel.cu", "factor != 1.0f) && i > 0)",
        "factor != 1.0f) && i < 0)"},
+      {"the output of a split is not normalised", "kernel.cu",
+       "const float upper = inverse_sum(joined_states[m][0]);", "const float upper = 1.0f;"},
+      {"the first tile is another", "kernel.cu", "first_slot = checked_slot(first_slot, 0, begin);",
+       "first_slot = slot;"},
       {"the combine weighs the wrong split", "combine.cu",
        "load_shared_8(weights + ((first + i) * 8 + g) * 8)",
        "load_shared_8(weights + ((first + (i ^ 1)) * 8 + g) * 8)"},
@@ -99,9 +103,12 @@ TEST_F(SparseMlaDecodeOnSimulator, ConfigsOfOneSignatureGiveTheSameBits) {
   const auto c = prepared(case_named("many columns", fixed_sizes));
   const Config two_ctas{{"splits", 4}, {"tile_slots", 32}};
   const Config more_heads{{"splits", 4}, {"heads_per_cta", 32}, {"query_quarters_in_registers", 1}};
+  const Config decoded_before{
+      {"splits", 4}, {"tile_slots", 32}, {"heads_per_cta", 32}, {"decode_among_products", 0}};
   const std::vector<std::pair<Config, Config>> pairs{
       {two_ctas, two_ctas.merged({{"stages", 2}})},
       {more_heads, more_heads.merged({{"score_m_tiles", 2}})},
+      {decoded_before, decoded_before.merged({{"decode_among_products", 1}})},
   };
   for (const auto& [one, other] : pairs) {
     std::vector<std::map<std::string, std::vector<uint32_t>>> results;
