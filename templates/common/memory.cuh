@@ -39,3 +39,8 @@ __device__ __forceinline__ void store_16(void* p, uint4 value) {
                "r"(value.z), "r"(value.w)
                : "memory");
 }
+
+// The bytes around p will be read soon, by anyone.
+__device__ __forceinline__ void prefetch_to_l2(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}

@@ -1,7 +1,8 @@
 // A linear with E4M3 weights in 32 x 32 blocks (ops.md B6), and the grouped one behind attention
 // (B16):
 //   y[t, g, n] = sum_k x[t, g, k] * w[g, n, k] * 2^(w_scales[g, n / 32, k / 32] - 127)
-// Few rows: stream.cu. Many: prepare_x.cu, tile.cu. Both may split K; then sum_splits.cu follows.
+// Few rows: stream.cu, and sum_splits.cu if K is split. Many: prepare.cu, tile.cu, and sum_tiles.cu
+// if K is split into more than two parts.
 #include <algorithm>
 #include <numeric>
 
@@ -22,10 +23,9 @@ constexpr int64_t kMostGroups = 64;
 
 // Stored in problems as names; the numbers are constants of the kernels.
 enum XFormat : int64_t { kBf16Q8a = 0, kCodesQ8a = 1, kBf16 = 2 };
-enum YFormat : int64_t { kYBf16 = 0, kYF32 = 1, kPartialSums = 2 };  // the last: for sum_splits.cu
+enum YFormat : int64_t { kYBf16 = 0, kYF32 = 1, kPartialSums = 2 };  // the last: of stream.cu
 enum WLayout : int64_t { kCheckpoint = 0, kPacked = 1 };
 enum SlotOrder : int64_t { kNatural = 0, kPaired = 1 };
-enum XSource : int64_t { kOfCaller = 0, kOfWorkspace = 1 };
 
 int64_t up_to(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
 
@@ -66,17 +66,19 @@ Cost cost(const Sizes& s) {
 struct Tile {
   int64_t rows, columns;
   int64_t warps_along_rows, warps_along_columns, warps_along_depth;
-  int64_t stages, ctas_per_sm;
+  int64_t most_stages, ctas_per_sm;
 
-  int64_t warps_of_run() const { return warps_along_rows * warps_along_columns; }
-  int64_t threads() const { return 32 * warps_of_run() * warps_along_depth; }
-  int64_t smem_bytes(int64_t output_bytes) const {
-    const int64_t slots =
-        stages * warps_along_depth * (rows * kChunkElements * 2 + columns * kChunkElements);
-    const int64_t row_of_warp = columns / warps_along_columns * output_bytes + 16;
-    const int64_t results = warps_of_run() * 8 * row_of_warp;
+  int64_t warps() const { return warps_along_rows * warps_along_columns * warps_along_depth; }
+  int64_t threads() const { return 32 * warps(); }
+  int64_t slot_bytes() const {
+    return warps_along_depth * (rows * kChunkElements * 2 + columns * kChunkElements);
+  }
+  int64_t stages(const Gpu& gpu) const {
+    return std::clamp<int64_t>(gpu.smem_per_cta_optin_bytes / slot_bytes(), 3, most_stages);
+  }
+  int64_t smem_bytes(const Gpu& gpu) const {
     const int64_t sums_of_runs = (warps_along_depth - 1) * rows * columns * 4;
-    return std::max({slots, results, sums_of_runs});
+    return std::max(stages(gpu) * slot_bytes(), sums_of_runs);
   }
 };
 constexpr Tile kTiles[] = {
@@ -106,6 +108,7 @@ struct Stream {
   int64_t part_chunks;  // of the longest part of K
   int64_t registers;    // of a thread
   int64_t ring_chunks;  // of weights, of a warp
+  int64_t passes;       // over the tiles of a group
   int64_t ctas;         // of a group and split
 
   Stream(const Sizes& s, const Config& c, const Gpu& gpu)
@@ -119,9 +122,10 @@ struct Stream {
         registers(std::min<int64_t>(gpu.registers_per_sm / (32 * warps() * ctas_per_sm) / 8 * 8,
                                     gpu.max_registers_per_thread)),
         ring_chunks(part_chunks),
-        ctas(std::min(std::max<int64_t>(gpu.sm_count * ctas_per_sm / (splits * s["G"]), 1),
-                      up_to(s["N"], c["columns"]))),
-        passes_(up_to(s["N"], c["columns"] * ctas)) {
+        passes(up_to(up_to(s["N"], c["columns"]),
+                     std::max<int64_t>(gpu.sm_count * ctas_per_sm / (splits * s["G"]), 1))),
+        // No more than these passes need: every CTA reads all of x.
+        ctas(up_to(up_to(s["N"], c["columns"]), passes)) {
     // Half of a part is nearly as fast.
     const int64_t whole = ctas_per_sm * (smem_bytes() + gpu.smem_reserved_per_cta_bytes);
     if (part_chunks % 2 == 0 &&
@@ -135,7 +139,7 @@ struct Stream {
 
   // Chunks of x in registers, 8 of them for each block of rows; the others are in shared memory.
   int64_t most_own_chunks() const {
-    constexpr int64_t kOther = 48, kOtherBesideShared = 64;
+    constexpr int64_t kOther = 48, kOtherBesideShared = 56;
     const int64_t all = (registers - kOther) / 8 / row_blocks();
     return all >= part_chunks ? part_chunks : (registers - kOtherBesideShared) / 8 / row_blocks();
   }
@@ -146,21 +150,14 @@ struct Stream {
   int64_t smem_bytes() const {
     const int64_t x_chunks = rows < 8 ? part_chunks : shared_chunks();
     const int64_t x_bytes = warps() * rows * x_chunks * kChunkElements * 2;
-    const int64_t sums_bytes = (passes_ == 1 ? 1 : 2) * warps() * rows * kStreamColumns * 4;
+    const int64_t sums_bytes = (passes == 1 ? 1 : 2) * warps() * rows * kStreamColumns * 4;
     return ring_bytes() + x_bytes + sums_bytes;
   }
-
- private:
-  int64_t passes_;
 };
-
-int64_t output_bytes(const Sizes& s, const Config& c) {
-  return c["splits"] > 1 || s["y_format"] == kYF32 ? 4 : 2;
-}
 
 int64_t smem_bytes(const Sizes& s, const Config& c, const Gpu& gpu) {
   if (is_stream(c)) return Stream(s, c, gpu).smem_bytes();
-  return find_tile(c)->smem_bytes(output_bytes(s, c));
+  return find_tile(c)->smem_bytes(gpu);
 }
 
 // Rules of one kernel hold for every config of the other.
@@ -190,16 +187,30 @@ std::vector<Rule> rules() {
        }},
       of_tile("splits are for tiles too few to keep the SMs busy",
               [](const Tile& tile, const Sizes& s, const Config& c, const Gpu& gpu) {
+                constexpr int64_t kNarrow = 16;  // tiles of a row that want more than 4
                 const int64_t tiles = up_to(s["N"], tile.columns) * s["G"];
                 return c["splits"] == 1 ||
-                       (tile.rows * tile.columns <= 128 * 128 && tiles < 2 * gpu.sm_count &&
-                        tiles * c["splits"] <= 3 * gpu.sm_count);
+                       (tiles < 2 * gpu.sm_count && tiles * c["splits"] <= 3 * gpu.sm_count &&
+                        (c["splits"] <= 4 || tiles <= kNarrow));
               }),
-      of_tile("a run of K would be shorter than four chunks of 64",
+      of_tile("splits are for smaller tiles, where they fit",
+              [](const Tile& tile, const Sizes&, const Config& c, const Gpu& gpu) {
+                constexpr int64_t kSmall = 128 * 128;
+                constexpr Tile kSmallWithRuns{128, 128, 1, 4, 2, 3, 1};
+                return c["splits"] == 1 || tile.rows * tile.columns <= kSmall ||
+                       (tile.columns == 256 &&
+                        kSmallWithRuns.smem_bytes(gpu) > gpu.smem_per_cta_optin_bytes);
+              }),
+      of_tile("a run of K would be shorter than six chunks of 64",
               [](const Tile& tile, const Sizes& s, const Config& c, const Gpu&) {
                 const int64_t runs = c["splits"] * tile.warps_along_depth;
-                return runs == 1 || chunks(s) >= 4 * runs;
+                return runs == 1 || chunks(s) >= 6 * runs;
               }),
+      of_stream("twelve warps are for K too long for the registers of sixteen",
+                [](const Stream& stream, const Sizes& s, const Config&, const Gpu&) {
+                  return stream.warps_along_depth != 12 ||
+                         (stream.splits == 1 && chunks(s) >= 6 * 16);
+                }),
       of_stream("parts of K would differ too much, or be empty",
                 [](const Stream& stream, const Sizes& s, const Config&, const Gpu&) {
                   return stream.parts() <= chunks(s) &&
@@ -247,8 +258,8 @@ Space space(const Sizes&, const Gpu&) {
       {"kernel", {kStream, kTile}, "0: weights stream past x in registers; 1: tiles of y"},
       {"rows", {1, 4, 8, 16, 32, 64, 128, 160}, "rows of y that a CTA computes at once"},
       {"columns", {16, 32, 128, 160, 256}, "columns of y that a CTA computes at once"},
-      {"warps_along_depth", {1, 2, 4, 8, 9, 10, 16}, "warps of a CTA that share a part of K"},
-      {"splits", {1, 2, 3, 4, 8}, "CTAs that share K; a second kernel adds their sums"},
+      {"warps_along_depth", {1, 2, 4, 8, 9, 10, 12, 16}, "warps of a CTA that share a part of K"},
+      {"splits", {1, 2, 3, 4, 7, 8}, "CTAs that share K, whose sums are added in the end"},
   };
   space.rules = rules();
   return space;
@@ -277,80 +288,119 @@ Extent grid_over_rows(int64_t of_row, int64_t of_cta) {
   return {.scale = of_row / common, .terms = {{.symbol = "M", .divisor = of_cta / common}}};
 }
 
-LaunchPlan plan(const Sizes& s, const Config& c, const Gpu& gpu) {
-  const bool streams = is_stream(c);
+// Chunks of every run of K that prepare.cu has brought to L2: no more than DRAM delivers beside it,
+// or it would take longer.
+int64_t chunks_ahead(const Sizes& s, int64_t runs, const Gpu& gpu) {
+  constexpr double kNs = 300;
+  constexpr int64_t kMost = 2;
+  const auto all_runs = static_cast<double>(runs * s["G"] * s["N"] * kChunkElements);
+  return std::min(
+      {static_cast<int64_t>(gpu.dram_gb_per_s * kNs / all_runs), kMost, up_to(chunks(s), runs)});
+}
+
+void plan_stream(LaunchPlan& plan, const Constants& problem, const Sizes& s, const Config& c,
+                 const Gpu& gpu) {
+  const Stream stream(s, c, gpu);
+  const int64_t output = stream.splits > 1 ? int64_t{kPartialSums} : s["y_format"];
+  KernelLaunch main = kernel(
+      "stream.cu", "linear_fp8_stream", problem,
+      {constant("ctas", stream.ctas), constant("warps_along_columns", stream.warps_along_columns),
+       constant("warps_along_depth", stream.warps_along_depth), constant("rows", stream.rows),
+       constant("shared_chunks", stream.shared_chunks()),
+       constant("ring_chunks", stream.ring_chunks), constant("min_ctas_per_sm", stream.ctas_per_sm),
+       constant("output", output)});
+  main.grid_x = {.scale = stream.ctas * stream.splits * s["G"],
+                 .terms = {{.symbol = "M", .divisor = stream.rows}}};
+  main.threads = static_cast<int>(32 * stream.warps());
+  main.dynamic_smem_bytes = stream.smem_bytes();
+  plan.kernels.push_back(std::move(main));
+  if (stream.splits == 1) return;
+
+  constexpr int64_t kThreads = 128, kElements = 4;  // of a thread
+  KernelLaunch sum = kernel("sum_splits.cu", "linear_fp8_sum_splits", problem,
+                            {constant("threads", kThreads), constant("output", s["y_format"])});
+  sum.grid_x = grid_over_rows(s["G"] * s["N"] / kElements, kThreads);
+  sum.threads = kThreads;
+  sum.instructions_per_thread = 60 + static_cast<double>(10 * stream.splits);
+  plan.kernels.push_back(std::move(sum));
+  plan.workspace_bytes = {.scale = 4 * stream.splits * s["G"] * s["N"], .terms = {{"M"}}};
+}
+
+void plan_tile(LaunchPlan& plan, const Constants& problem, const Sizes& s, const Config& c,
+               const Gpu& gpu) {
+  const Tile& tile = *find_tile(c);
   const int64_t splits = c["splits"];
-  const bool x_is_prepared = !streams && s["x_format"] != kBf16;
-  // The checkpoint's layout decodes cheaper in paired order, which needs someone to order x.
-  const int64_t order = s["w_layout"] == kPacked || s["x_format"] == kBf16 ? kNatural : kPaired;
-  const Constants problem{constant("columns", s["N"]),
-                          constant("depth", s["K"]),
-                          constant("groups", s["G"]),
-                          constant("weight_layout", s["w_layout"]),
-                          constant("slot_order", order),
-                          constant("x_format", s["x_format"]),
-                          constant("x_source", x_is_prepared ? kOfWorkspace : kOfCaller),
-                          constant("splits", splits)};
-  const int64_t output = splits > 1 ? int64_t{kPartialSums} : s["y_format"];
-  LaunchPlan plan;
+  const bool x_is_prepared = s["x_format"] != kBf16;
+  // The last of two CTAs has one sum in registers and needs one more; of more splits the last would
+  // read for longer than a kernel of all SMs. Someone has to clear its counters.
+  const bool adds_splits = splits == 2 && x_is_prepared;
+  const int64_t tiles = up_to(s["N"], tile.columns) * s["G"];  // of a row of tiles
+  constexpr int64_t kBandRows = 8;
+  constexpr int64_t kCounterUnit = 256;  // keeps x aligned
+  const int64_t counter_bytes =
+      adds_splits ? up_to(tiles * tile.warps() * 4, kCounterUnit) * kCounterUnit : 0;
+  Constants of_tiles = problem;
+  of_tiles.insert(of_tiles.end(),
+                  {constant("tile_rows", tile.rows), constant("tile_columns", tile.columns),
+                   constant("warps_along_rows", tile.warps_along_rows),
+                   constant("warps_along_columns", tile.warps_along_columns),
+                   constant("warps_along_depth", tile.warps_along_depth),
+                   constant("band_rows", kBandRows), constant("adds_splits", adds_splits ? 1 : 0),
+                   constant("counter_bytes", counter_bytes), constant("output", s["y_format"])});
 
   if (x_is_prepared) {
     constexpr int64_t kThreads = 128, kElements = 8;  // of a piece
-    const int64_t pieces = find_tile(c)->rows >= 128 ? 4 : 1;
-    KernelLaunch prepare = kernel("prepare_x.cu", "linear_fp8_prepare_x", problem,
-                                  {constant("threads", kThreads), constant("pieces", pieces)});
+    const int64_t pieces = tile.rows >= 128 ? 4 : 1;
+    const int64_t ahead = chunks_ahead(s, splits * tile.warps_along_depth, gpu);
+    KernelLaunch prepare = kernel("prepare.cu", "linear_fp8_prepare", of_tiles,
+                                  {constant("threads", kThreads), constant("pieces", pieces),
+                                   constant("chunks_ahead", ahead)});
     prepare.grid_x = grid_over_rows(s["G"] * s["K"] / kElements, kThreads * pieces);
     prepare.threads = kThreads;
     prepare.instructions_per_thread = 60 + 125 * static_cast<double>(pieces);
     plan.kernels.push_back(std::move(prepare));
   }
 
-  if (streams) {
-    const Stream stream(s, c, gpu);
-    KernelLaunch main = kernel(
-        "stream.cu", "linear_fp8_stream", problem,
-        {constant("ctas", stream.ctas), constant("warps_along_columns", stream.warps_along_columns),
-         constant("warps_along_depth", stream.warps_along_depth), constant("rows", stream.rows),
-         constant("column_blocks", 1), constant("shared_chunks", stream.shared_chunks()),
-         constant("ring_chunks", stream.ring_chunks),
-         constant("min_ctas_per_sm", stream.ctas_per_sm), constant("output", output)});
-    main.grid_x = {.scale = stream.ctas * splits * s["G"],
-                   .terms = {{.symbol = "M", .divisor = stream.rows}}};
-    main.threads = static_cast<int>(32 * stream.warps());
-    main.dynamic_smem_bytes = smem_bytes(s, c, gpu);
-    plan.kernels.push_back(std::move(main));
-  } else {
-    constexpr int64_t kBandRows = 8;
-    const Tile& tile = *find_tile(c);
-    KernelLaunch main =
-        kernel("tile.cu", "linear_fp8_tile", problem,
-               {constant("tile_rows", tile.rows), constant("tile_columns", tile.columns),
-                constant("warps_along_rows", tile.warps_along_rows),
-                constant("warps_along_columns", tile.warps_along_columns),
-                constant("warps_along_depth", tile.warps_along_depth),
-                constant("stages", tile.stages), constant("band_rows", kBandRows),
-                constant("min_ctas_per_sm", tile.ctas_per_sm), constant("output", output)});
-    main.grid_x = {.scale = up_to(s["N"], tile.columns) * s["G"] * splits,
-                   .terms = {{.symbol = "M", .divisor = tile.rows}}};
-    main.threads = static_cast<int>(tile.threads());
-    main.dynamic_smem_bytes = smem_bytes(s, c, gpu);
-    plan.kernels.push_back(std::move(main));
-  }
+  KernelLaunch main =
+      kernel("tile.cu", "linear_fp8_tile", of_tiles,
+             {constant("stages", tile.stages(gpu)), constant("min_ctas_per_sm", tile.ctas_per_sm)});
+  main.grid_x = {.scale = tiles * splits, .terms = {{.symbol = "M", .divisor = tile.rows}}};
+  main.threads = static_cast<int>(tile.threads());
+  main.dynamic_smem_bytes = tile.smem_bytes(gpu);
+  plan.kernels.push_back(std::move(main));
 
-  if (splits > 1) {
-    constexpr int64_t kThreads = 128, kElements = 4;  // of a thread
-    KernelLaunch sum = kernel("sum_splits.cu", "linear_fp8_sum_splits", problem,
-                              {constant("threads", kThreads), constant("output", s["y_format"])});
-    sum.grid_x = grid_over_rows(s["G"] * s["N"] / kElements, kThreads);
-    sum.threads = kThreads;
-    sum.instructions_per_thread = 60 + static_cast<double>(10 * splits);
+  if (splits > 1 && !adds_splits) {
+    constexpr int64_t kWarps = 4;
+    constexpr int64_t kUnit = 8 * 32;  // elements of y that a warp adds
+    KernelLaunch sum = kernel("sum_tiles.cu", "linear_fp8_sum_tiles", of_tiles,
+                              {constant("warps_of_cta", kWarps)});
+    sum.grid_x = {.scale = up_to(tiles * tile.rows * tile.columns / kUnit, kWarps),
+                  .terms = {{.symbol = "M", .divisor = tile.rows}}};
+    sum.threads = 32 * kWarps;
+    sum.instructions_per_thread = 80 + static_cast<double>(20 * splits);
     plan.kernels.push_back(std::move(sum));
   }
 
-  const int64_t prepared_bytes = x_is_prepared ? 2 * s["G"] * s["K"] : 0;
-  const int64_t partial_bytes = splits > 1 ? 4 * splits * s["G"] * s["N"] : 0;
-  if (prepared_bytes + partial_bytes > 0)
-    plan.workspace_bytes = {.scale = prepared_bytes + partial_bytes, .terms = {{"M"}}};
+  const int64_t row_bytes = (x_is_prepared ? 2 * s["G"] * s["K"] : 0) +
+                            (splits > 1 ? 4 * splits * tiles * tile.columns : 0);
+  if (row_bytes > 0)
+    plan.workspace_bytes = {.scale = tile.rows * row_bytes + counter_bytes,
+                            .terms = {{.symbol = "M", .divisor = tile.rows}}};
+}
+
+LaunchPlan plan(const Sizes& s, const Config& c, const Gpu& gpu) {
+  // The checkpoint's layout decodes cheaper in paired order, which needs someone to order x.
+  const int64_t order = s["w_layout"] == kPacked || s["x_format"] == kBf16 ? kNatural : kPaired;
+  const int64_t splits = c["splits"];
+  const Constants problem{constant("columns", s["N"]),   constant("depth", s["K"]),
+                          constant("groups", s["G"]),    constant("weight_layout", s["w_layout"]),
+                          constant("slot_order", order), constant("x_format", s["x_format"]),
+                          constant("splits", splits)};
+  LaunchPlan plan;
+  if (is_stream(c))
+    plan_stream(plan, problem, s, c, gpu);
+  else
+    plan_tile(plan, problem, s, c, gpu);
 
   // Chunks of 64 are added in ascending order within a part of K, then the parts are.
   const int64_t in_cta = c["warps_along_depth"];
@@ -379,14 +429,14 @@ ModelHints model(const Sizes& s, const Config& c, const Gpu& gpu) {
   const Tile& tile = *find_tile(c);
   const int64_t steps = up_to(chunks(s), c["splits"] * tile.warps_along_depth);
   // Of a warp and a chunk: mma, and for every 32 x 16 block of weights what decodes it.
-  const int64_t of_tile = tile.rows * tile.columns / tile.warps_of_run();
+  const int64_t of_tile =
+      tile.rows * tile.columns / (tile.warps_along_rows * tile.warps_along_columns);
   const int64_t instructions = 40 + of_tile / 32 + tile.columns / tile.warps_along_columns * 5;
-  return ModelHints{
-      .bytes_in_flight_per_thread =
-          bytes((tile.stages - 1) * tile.warps_along_depth * (tile.rows * 128 + tile.columns * 64),
-                tile.threads()),
-      .instructions_per_thread = 400 + static_cast<double>(steps * instructions),
-      .dependent_loads = 3 + static_cast<double>(steps) / static_cast<double>(4 * tile.stages)};
+  return ModelHints{.bytes_in_flight_per_thread =
+                        bytes((tile.most_stages - 1) * tile.slot_bytes(), tile.threads()),
+                    .instructions_per_thread = 400 + static_cast<double>(steps * instructions),
+                    .dependent_loads =
+                        3 + static_cast<double>(steps) / static_cast<double>(4 * tile.most_stages)};
 }
 
 // --- the model's linears, in the layout that is fastest

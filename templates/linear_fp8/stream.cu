@@ -12,7 +12,7 @@
 // that share a tile add their sums in the order of K, while they already multiply the next tile.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, depth, groups, ctas, warps_along_columns, warps_along_depth,
-                             // rows, column_blocks, shared_chunks, ring_chunks, splits,
+                             // rows, shared_chunks, ring_chunks, splits,
                              // weight_layout, slot_order, x_format, output, min_ctas_per_sm
 #include "templates/common/mma.cuh"
 #include "templates/common/quantise.cuh"
@@ -24,7 +24,7 @@
 
 constexpr int warps = warps_along_columns * warps_along_depth;
 constexpr int threads = warps * warp_lanes;
-constexpr int tile_columns = 16 * column_blocks;
+constexpr int tile_columns = 16;  // those of one mma
 constexpr int tiles = columns / tile_columns;
 constexpr int row_blocks = (rows + 7) / 8;
 constexpr int parts = splits * warps_along_depth;
@@ -37,8 +37,7 @@ constexpr int ring_bytes = ring_chunks * chunk_bytes;  // of a warp
 constexpr int x_bytes =                                // of a warp
     rows * (rows < 8 ? part_chunks : shared_chunks) * chunk_elements * 2;
 constexpr int own_chunks_of_x = part_chunks - shared_chunks;  // in registers
-static_assert(ring_chunks % part_chunks == 0 || part_chunks % ring_chunks == 0);
-static_assert(column_blocks == 1 || column_blocks == 2);
+static_assert(part_chunks % ring_chunks == 0);
 static_assert(parts <= chunks);  // none is empty
 static_assert(columns % tile_columns == 0 && 2 * part_chunks <= warp_lanes);
 static_assert(rows < 8 ? shared_chunks == 0 : rows % 8 == 0);
@@ -61,17 +60,17 @@ class WeightStream {
                        : -1;
   }
 
-  // Chunk number i of this pass, or of a later one if i goes beyond it, into slot `slot`: nothing
+  // Chunk number i of this pass, or of the next one if i goes beyond it, into its slot: nothing
   // for a tile or a chunk that does not exist, zeros for what K lacks in its last chunk.
-  __device__ __forceinline__ void start(int slot, int i) const {
+  __device__ __forceinline__ void start(int i) const {
     const int passes_on = i / part_chunks;
     const int j = i % part_chunks;
     const bool is_there = tile_ + passes_on * tile_step < tiles &&
                           (parts_are_equal || j < part_chunks - 1 || j < own_chunks_);
     if (is_there) {
 #pragma unroll
-      for (int block = 0; block < 2 * column_blocks; ++block)
-        copy_async_16(to_ + slot * chunk_bytes + block * block_bytes,
+      for (int block = 0; block < 2; ++block)
+        copy_async_16(to_ + i % ring_chunks * chunk_bytes + block * block_bytes,
                       from_ + passes_on * pass_bytes + j * chunk_step + block * block_step,
                       depth % chunk_elements == 0 || j != ends_inside_ ? 16 : 0);
     }
@@ -87,7 +86,7 @@ class WeightStream {
   static constexpr int chunk_step = weight_layout == packed ? block_bytes : chunk_elements;
   static constexpr i64 block_step =
       weight_layout == packed ? chunks * block_bytes : block_rows * depth;
-  static constexpr i64 tile_bytes = 2 * column_blocks * block_step;
+  static constexpr i64 tile_bytes = 2 * block_step;
   static constexpr i64 pass_bytes = tile_step * tile_bytes;
 
   const u8* from_;
@@ -97,7 +96,7 @@ class WeightStream {
   int ends_inside_;  // the chunk of which this lane has nothing
 };
 
-using Sums = float[column_blocks][row_blocks][4];
+using Sums = float[row_blocks][4];
 // Of each chunk two registers for each of its four mma.
 using XPart = u32[own_chunks_of_x][row_blocks][8];
 
@@ -175,9 +174,9 @@ __device__ __forceinline__ void prepare_x(XPart& x, SharedPieces& shared, u8* sh
 
 // The 16 codes of columns g and g + 8 times their factors.
 template <bool is_wide>
-__device__ __forceinline__ void multiply_block(float (&sums)[row_blocks][4],
-                                               const u32 (&x)[row_blocks][8], const uint4& top,
-                                               const uint4& bottom, u32 factor, u32 more) {
+__device__ __forceinline__ void multiply_chunk(Sums& sums, const u32 (&x)[row_blocks][8],
+                                               const uint4& top, const uint4& bottom, u32 factor,
+                                               u32 more) {
   const u32 top_words[4] = {top.x, top.y, top.z, top.w};
   const u32 bottom_words[4] = {bottom.x, bottom.y, bottom.z, bottom.w};
 #pragma unroll
@@ -199,17 +198,16 @@ __device__ __forceinline__ void multiply_block(float (&sums)[row_blocks][4],
 // One tile of a warp: its part of K, chunk by chunk, each replaced by a later one.
 template <bool is_wide>
 __device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const u8* shared_x,
-                                              const WeightStream& weights, u32 ring, int slot,
-                                              u32 scales, int own_chunks) {
+                                              const WeightStream& weights, u32 ring, u32 scales,
+                                              int own_chunks) {
 #pragma unroll
   for (int j = 0; j < part_chunks; ++j) {
     copy_async_wait<ring_chunks - 1>();
-    const int slot_of_chunk = slot + j % ring_chunks;
     if (parts_are_equal || j < part_chunks - 1 || j < own_chunks) {
       const u32 byte = __shfl_sync(all_lanes, scales, 2 * j + lane_id() % 4 / 2);
       const u32 factor = first_factor(is_wide ? min(byte, largest_single_scale) : byte);
       const u32 more = is_wide ? second_factor(byte) : 0;
-      const u32 from = ring + slot_of_chunk * chunk_bytes;
+      const u32 from = ring + j % ring_chunks * chunk_bytes;
       u32 x_of_chunk[row_blocks][8];
 #pragma unroll
       for (int r = 0; r < row_blocks; ++r) {
@@ -222,15 +220,12 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const 
                      half_piece_bytes);
         }
       }
-#pragma unroll
-      for (int c = 0; c < column_blocks; ++c) {
-        const uint4 top = load_shared_16(from + 2 * c * block_bytes);
-        const uint4 bottom = load_shared_16(from + (2 * c + 1) * block_bytes);
-        multiply_block<is_wide>(sums[c], x_of_chunk, top, bottom, factor, more);
-      }
+      const uint4 top = load_shared_16(from);
+      const uint4 bottom = load_shared_16(from + block_bytes);
+      multiply_chunk<is_wide>(sums, x_of_chunk, top, bottom, factor, more);
     }
     if constexpr (passes * part_chunks > ring_chunks)
-      weights.start(slot_of_chunk, j + ring_chunks);
+      weights.start(j + ring_chunks);
     else
       copy_async_commit();
   }
@@ -254,9 +249,7 @@ __device__ __forceinline__ void leave_sums(float* to, const Sums& sums) {
     for (int i = 0; i < 4; ++i) {
       const int row = 8 * r + 2 * q + i % 2;
       if (rows < 8 && row >= rows) continue;
-#pragma unroll
-      for (int c = 0; c < column_blocks; ++c)
-        to[place_of_sum(row, 16 * c + g + i / 2 * 8)] = sums[c][r][i];
+      to[place_of_sum(row, g + i / 2 * 8)] = sums[r][i];
     }
   }
 }
@@ -296,7 +289,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
                      min(2 * first_chunk + lane, depth_groups - 1);
   const auto scale_of = [&](int pass) -> u32 {
     const int tile = min(first_tile + pass * tile_step, tiles - 1);
-    return scales[static_cast<i64>(tile * column_blocks / 2) * depth_groups];
+    return scales[static_cast<i64>(tile / 2) * depth_groups];
   };
 
   // x first: it decides when the first warp can multiply, and comes from L2.
@@ -305,7 +298,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
   load_x(x, shared_part, args, first_row, group, first_chunk, own_chunks);
   u32 next_scales = scale_of(0);
 #pragma unroll
-  for (int i = 0; i < ring_chunks; ++i) weights.start(i, i);
+  for (int i = 0; i < ring_chunks; ++i) weights.start(i);
   u8* const shared_x = all_x + warp_id() * x_bytes;
   prepare_x(x, shared_part, shared_x);
 
@@ -314,7 +307,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
   constexpr int adders =
       (warps_along_columns * tile_fours + warp_lanes - 1) / warp_lanes * warp_lanes % threads;
   int adder = static_cast<int>(threadIdx.x);
-  int slot = 0;
 #pragma unroll 1
   for (int pass = 0; pass < passes; ++pass) {
     const u32 own_scales = next_scales;
@@ -324,13 +316,12 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
       Sums sums = {};
       const u32 own_ring = ring + lane * 16;
       if (__any_sync(all_lanes, own_scales > largest_single_scale))
-        multiply_pass<true>(sums, x, shared_x, weights, own_ring, slot, own_scales, own_chunks);
+        multiply_pass<true>(sums, x, shared_x, weights, own_ring, own_scales, own_chunks);
       else
-        multiply_pass<false>(sums, x, shared_x, weights, own_ring, slot, own_scales, own_chunks);
+        multiply_pass<false>(sums, x, shared_x, weights, own_ring, own_scales, own_chunks);
       leave_sums(sums_of_pass + warp_id() * sums_floats, sums);
     }
     weights.end_pass();
-    slot = slot + part_chunks >= ring_chunks ? 0 : slot + part_chunks;
     __syncthreads();  // the sums are there, and those of the pass before are read
 
     for (int i = adder; i < warps_along_columns * tile_fours; i += threads) {

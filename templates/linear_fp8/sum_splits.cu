@@ -1,7 +1,7 @@
-// y = the sum of the splits' partial sums, in ascending order.
+// y = the sum of the splits' partial sums of stream.cu, in ascending order.
 // grid  (ceil(rows * groups * columns / (4 * threads)))   block (threads)   shared: none
 #include "kiln_args.h"
-#include "kiln_constants.h"  // columns, depth, groups, threads, splits, output, x_source
+#include "kiln_constants.h"  // columns, depth, groups, threads, splits, output
 #include "templates/common/memory.cuh"
 #include "templates/common/types.cuh"
 #include "templates/linear_fp8/problem.cuh"

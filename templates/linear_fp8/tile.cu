@@ -13,23 +13,22 @@
 // (two rows, every second piece) meet all banks.
 //
 // A part of K (splits) is cut again into warps_along_depth runs of chunks; a slot holds one chunk
-// of each run, and the sums of the runs are added in the order of K through shared memory.
+// of each run. In the end the warps that hold one block of y share it out, rows by rows, and each
+// adds its share in the order of the runs. With splits, every warp then leaves its partial sums in
+// the workspace. The later of two splits adds both; those of more are added by sum_tiles.cu.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, depth, groups, tile_rows, tile_columns, warps_along_rows,
-                             // warps_along_columns, warps_along_depth, stages, splits, band_rows,
-                             // weight_layout, slot_order, x_source, output, min_ctas_per_sm
+                             // warps_along_columns, warps_along_depth, stages, splits,
+                             // adds_splits, band_rows, counter_bytes, weight_layout, slot_order,
+                             // x_format, output, min_ctas_per_sm
 #include "templates/common/mma.cuh"
 #include "templates/common/shared.cuh"
 #include "templates/common/types.cuh"
 #include "templates/linear_fp8/fragments.cuh"
 #include "templates/linear_fp8/problem.cuh"
+#include "templates/linear_fp8/tiles.cuh"
 
-constexpr int warps_of_run = warps_along_rows * warps_along_columns;
-constexpr int threads = warp_lanes * warps_of_run * warps_along_depth;
-constexpr int warp_rows = tile_rows / warps_along_rows;
-constexpr int warp_columns = tile_columns / warps_along_columns;
-constexpr int row_blocks = warp_rows / 8;         // rows of y in an mma
-constexpr int column_blocks = warp_columns / 16;  // columns of y in an mma
+constexpr int threads = warp_lanes * warps;
 constexpr int scale_blocks = warp_columns / 32;
 static_assert(row_blocks % 2 == 0 && row_blocks * 8 * warps_along_rows == tile_rows);
 static_assert(stages >= 3);
@@ -40,34 +39,25 @@ constexpr int x_slot_bytes = tile_rows * x_row_bytes;
 constexpr int w_slot_bytes = tile_columns * chunk_elements;
 constexpr int run_slot_bytes = x_slot_bytes + w_slot_bytes;
 constexpr int slot_bytes = warps_along_depth * run_slot_bytes;
-constexpr int runs = splits * warps_along_depth;
-constexpr int run_chunks = (chunks + runs - 1) / runs;  // of the longest run
-constexpr int column_tiles_of_y = (columns + tile_columns - 1) / tile_columns;
 
-struct Tile {
-  i64 row;  // first row of y
-  int column;
-  int group;
-  int split;
-};
-
-// CTAs that run at the same time share bands of `band_rows` row tiles.
-__device__ __forceinline__ Tile find_tile(i64 num_rows) {
-  constexpr u32 column_tiles = column_tiles_of_y;
-  const u32 row_tiles = static_cast<u32>((num_rows + tile_rows - 1) / tile_rows);
-  const u32 per_part = row_tiles * column_tiles;
-  const u32 part = blockIdx.x / per_part;
-  const u32 index = blockIdx.x - part * per_part;
-  const u32 band = index / (band_rows * column_tiles);
-  const u32 in_band = index - band * (band_rows * column_tiles);
-  const u32 rows_in_band = min(static_cast<u32>(band_rows), row_tiles - band * band_rows);
-  const u32 column_tile = in_band / rows_in_band;
-  const u32 row_tile = band * band_rows + in_band - column_tile * rows_in_band;
-  return {static_cast<i64>(row_tile) * tile_rows, static_cast<int>(column_tile) * tile_columns,
-          static_cast<int>(part / splits), static_cast<int>(part % splits)};
+// The same number, but the compiler does not know: it would keep the tile in registers all the
+// time.
+__device__ __forceinline__ u32 block_again() {
+  u32 block;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+  return block;
 }
 
-__device__ __forceinline__ int first_chunk(int run) { return run * chunks / runs; }
+// bf16 rows: those that prepare.cu wrote, or the caller's.
+struct XRows {
+  const u16* first;
+  i64 stride;  // elements
+};
+__device__ __forceinline__ XRows x_rows(const Args& args, int group) {
+  if constexpr (prepares_x)
+    return {prepared_x(args) + static_cast<i64>(group) * depth, static_cast<i64>(groups) * depth};
+  return {args.x + group * args.x_stride1, args.x_stride0};
+}
 
 // Copies the chunks of the runs of one split into slots, one of each run after another.
 class ChunkCopies {
@@ -75,7 +65,7 @@ class ChunkCopies {
   __device__ __forceinline__ ChunkCopies(const Args& args, const Tile& tile, u32 shared) {
     const int thread = static_cast<int>(threadIdx.x);
     const int first = first_chunk(tile.split * warps_along_depth);
-    const XRows x = x_rows<x_source>(args, tile.group);
+    const XRows x = x_rows(args, tile.group);
     const int row = thread / 8;
     const int piece = thread % 8;
     x_ = reinterpret_cast<const u8*>(x.first + (tile.row + row) * x.stride) + piece * 16 +
@@ -207,7 +197,7 @@ class Scales {
 };
 
 using Sums = float[column_blocks][row_blocks][4];
-using WCodes = uint4[column_blocks][2];     // columns g and g + 8: 16 codes, or 8 of half a chunk
+using WCodes = uint4[column_blocks][2];     // rows g and g + 8: 16 codes, or 8 of half a chunk
 using WOperand = u32[column_blocks][2][4];  // half of a chunk: two mma
 // Row g of the blocks of rows to come: 8 elements, half of a chunk.
 constexpr int blocks_ahead = row_blocks % 4 == 0 ? 4 : 2;
@@ -222,9 +212,9 @@ __device__ __forceinline__ void load_w(WCodes& w, u32 from) {
   for (int j = 0; j < 2 * column_blocks; ++j) {
     uint4& codes = w[j / 2][j % 2];
     if constexpr (reads_whole_chunks) {
-      if constexpr (half == 0) codes = load_shared_16(from + j * block_bytes);
+      if constexpr (half == 0) codes = load_shared_16(from + j * 2 * chunk_elements);
     } else {
-      const uint2 two = load_shared_8(from + j * block_bytes + 8 * half);
+      const uint2 two = load_shared_8(from + j * 2 * chunk_elements + 8 * half);
       (half == 0 ? codes.x : codes.z) = two.x;
       (half == 0 ? codes.y : codes.w) = two.y;
     }
@@ -310,7 +300,8 @@ __device__ __forceinline__ void multiply_chunks(Sums& sums, const Args& args, Ch
   const int q = lane % 4;
   const u32 run = shared + warp_id() / warps_of_run * run_slot_bytes;
   const u32 x_base = run + (warp_row + g) * x_row_bytes + ((2 * q) ^ (g & 1)) * 16;
-  const u32 w_base = run + x_slot_bytes + warp_column * chunk_elements + lane * 16;
+  const u32 w_base = run + x_slot_bytes + warp_column * chunk_elements + g / 2 * block_bytes +
+                     g % 2 * chunk_elements + q * 16;
 
   XPieces x;
   WCodes w;
@@ -356,107 +347,110 @@ __device__ __forceinline__ void multiply_chunks(Sums& sums, const Args& args, Ch
   }
 }
 
-// Adds the sums of the runs, in the order of K; those of the first run's warps are then whole.
-__device__ __forceinline__ void add_runs(Sums& sums, u8* shared) {
-  constexpr int floats = column_blocks * row_blocks * 4;
-  static_assert((warps_along_depth - 1) * warps_of_run * warp_lanes * floats * 4 <=
+using OwnSums = float[column_blocks][own_row_blocks][4];
+
+// Adds the sums of the runs, in the order of K: each warp gives away all but its own share.
+__device__ __forceinline__ void add_runs(OwnSums& own, const Sums& sums, u8* shared) {
+  static_assert((warps_along_depth - 1) * warps_of_run * column_blocks * row_blocks * warp_lanes *
+                    16 <=
                 stages * slot_bytes);
   float4* const exchange = reinterpret_cast<float4*>(shared);
-  const int run = warp_id() / warps_of_run;
+  const int own_run = warp_id() / warps_of_run;
   const int warp = warp_id() % warps_of_run;
-  const auto place = [&](int of_run, int j, int i) -> float4& {
-    return exchange[(((of_run - 1) * warps_of_run + warp) * (floats / 4) + j * row_blocks + i) *
-                        warp_lanes +
-                    lane_id()];
+  // What run `from` gives to another one, `step` runs further on.
+  const auto place = [&](int from, int step, int four) -> float4& {
+    return exchange
+        [(((from * (warps_along_depth - 1) + step - 1) * warps_of_run + warp) * own_fours + four) *
+             warp_lanes +
+         lane_id()];
   };
-  if (run > 0) {
+#pragma unroll
+  for (int run = 0; run < warps_along_depth; ++run) {
+    if (run != own_run) continue;
 #pragma unroll
     for (int j = 0; j < column_blocks; ++j) {
 #pragma unroll
-      for (int i = 0; i < row_blocks; ++i)
-        place(run, j, i) = {sums[j][i][0], sums[j][i][1], sums[j][i][2], sums[j][i][3]};
-    }
-  }
-  __syncthreads();
-  if (run == 0) {
-#pragma unroll
-    for (int other = 1; other < warps_along_depth; ++other) {
-#pragma unroll
-      for (int j = 0; j < column_blocks; ++j) {
-#pragma unroll
-        for (int i = 0; i < row_blocks; ++i) {
-          const float4 more = place(other, j, i);
-          sums[j][i][0] += more.x;
-          sums[j][i][1] += more.y;
-          sums[j][i][2] += more.z;
-          sums[j][i][3] += more.w;
-        }
+      for (int i = 0; i < row_blocks; ++i) {
+        const float(&four)[4] = sums[j][i];
+        const int to = i / own_row_blocks;
+        const int own_i = i % own_row_blocks;
+        const int step = (to - run + warps_along_depth) % warps_along_depth;
+        if (step > 0)
+          place(run, step, j * own_row_blocks + own_i) = {four[0], four[1], four[2], four[3]};
+        else
+          for (int v = 0; v < 4; ++v) own[j][own_i][v] = four[v];
       }
     }
   }
+  if (warps_along_depth == 1) return;
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < column_blocks; ++j) {
+#pragma unroll
+    for (int i = 0; i < own_row_blocks; ++i) {
+      float(&four)[4] = own[j][i];
+      float4 sum = {0, 0, 0, 0};
+#pragma unroll
+      for (int from = 0; from < warps_along_depth; ++from) {
+        const int step = (own_run - from + warps_along_depth) % warps_along_depth;
+        const float4 part = step == 0 ? float4{four[0], four[1], four[2], four[3]}
+                                      : place(from, step, j * own_row_blocks + i);
+        sum = from == 0 ? part : add(sum, part);
+      }
+      four[0] = sum.x, four[1] = sum.y, four[2] = sum.z, four[3] = sum.w;
+    }
+  }
   __syncthreads();
 }
 
-// A warp's sums go through shared memory, 8 rows of y at a time: lanes hold columns, y has rows.
-// Row r of the 8 starts at r * exchange_pitch, so that the lanes of a store meet all banks.
-template <typename Element>
-constexpr int exchange_pitch = warp_columns + 16 / static_cast<int>(sizeof(Element));
-
-template <typename Element>
-__device__ __forceinline__ void leave(Element* to, float value) {
-  if constexpr (sizeof(Element) == 2)
-    *to = static_cast<Element>(to_bf16x2(value, 0));
-  else
-    *to = value;
-}
-
-template <typename Element, typename RowOfY>
-__device__ __forceinline__ void store_sums(const Sums& sums, Element* exchange, i64 rows_left,
-                                           int columns_left, const RowOfY& row_of_y) {
-  constexpr int per_store = 16 / static_cast<int>(sizeof(Element));
-  constexpr int stores_per_row = warp_columns / per_store;
-  const int lane = lane_id();
-  const int g = lane / 4;
-  const int q = lane % 4;
+// Leaves a warp's partial sums in the workspace, as its lanes hold them. If there is no kernel to
+// add them, the later of two splits gets true and the sum of both.
+__device__ __forceinline__ bool add_splits(OwnSums& own, const Args& args, const Tile& tile) {
+  float4* const of_first = partial_sums(args) + tile.number * splits * split_step +
+                           warp_id() * own_fours * warp_lanes + lane_id();
 #pragma unroll
-  for (int i = 0; i < row_blocks; ++i) {
-    __syncwarp();
+  for (int j = 0; j < column_blocks; ++j) {
 #pragma unroll
-    for (int j = 0; j < column_blocks; ++j) {
-#pragma unroll
-      for (int v = 0; v < 4; ++v)
-        leave(exchange + (2 * q + v % 2) * exchange_pitch<Element> + 16 * j + g + v / 2 * 8,
-              sums[j][i][v]);
-    }
-    __syncwarp();
-#pragma unroll
-    for (int s = lane; s < 8 * stores_per_row; s += warp_lanes) {
-      const int row = s / stores_per_row;
-      const int column = s % stores_per_row * per_store;
-      if (8 * i + row < rows_left && column < columns_left)
-        store_16(
-            row_of_y(8 * i + row) + column,
-            *reinterpret_cast<const uint4*>(exchange + row * exchange_pitch<Element> + column));
+    for (int i = 0; i < own_row_blocks; ++i) {
+      const float(&four)[4] = own[j][i];
+      of_first[tile.split * split_step + (j * own_row_blocks + i) * warp_lanes] = {
+          four[0], four[1], four[2], four[3]};
     }
   }
+  if (!adds_splits) return false;
+  static_assert(!adds_splits || splits == 2);
+
+  __threadfence();  // the sums before the count
+  __syncwarp();
+  u32 before = 0;
+  if (lane_id() == 0) before = atomicAdd(counters(args) + tile.number * warps + warp_id(), 1u);
+  if (__shfl_sync(all_lanes, before, 0) == 0) return false;
+  __threadfence();  // the count before the other's sums
+  __syncwarp();
+  const float4* const of_other = of_first + (1 - tile.split) * split_step;
+#pragma unroll
+  for (int j = 0; j < column_blocks; ++j) {
+#pragma unroll
+    for (int i = 0; i < own_row_blocks; ++i) {
+      float(&four)[4] = own[j][i];
+      const float4 sum = add({four[0], four[1], four[2], four[3]},
+                             of_other[(j * own_row_blocks + i) * warp_lanes]);
+      four[0] = sum.x, four[1] = sum.y, four[2] = sum.z, four[3] = sum.w;
+    }
+  }
+  return true;
 }
 
-__device__ __forceinline__ void store_sums(const Args& args, const Tile& tile, const Sums& sums,
-                                           u8* shared) {
-  using Element = TypeOfOutput<output>;
-  constexpr int exchange_bytes = 8 * exchange_pitch<Element> * static_cast<int>(sizeof(Element));
-  static_assert(exchange_bytes * threads / warp_lanes <= stages * slot_bytes);
-  const i64 row = tile.row + warp_id() % warps_along_rows * warp_rows;
-  const int column = tile.column + warp_id() / warps_along_rows * warp_columns;
-  Element* exchange = reinterpret_cast<Element*>(shared + warp_id() * exchange_bytes);
-  store_sums(sums, exchange, args.num_rows - row, columns - column, [&](int r) {
-    if constexpr (output == output_bf16)
-      return y_bf16(args, row + r, tile.group) + column;
-    else if constexpr (output == output_f32)
-      return y_f32(args, row + r, tile.group) + column;
-    else
-      return partial(args, tile.split, row + r, tile.group) + column;
-  });
+__device__ __forceinline__ void store_sums(const Args& args, const Tile& tile, const OwnSums& own) {
+  const Corner corner = corner_of(tile, warp_id());
+#pragma unroll
+  for (int i = 0; i < own_row_blocks; ++i) {
+    float4 fours[column_blocks];
+#pragma unroll
+    for (int j = 0; j < column_blocks; ++j)
+      fours[j] = {own[j][i][0], own[j][i][1], own[j][i][2], own[j][i][3]};
+    store_rows(args, tile, corner, i, fours);
+  }
 }
 
 // All scale bytes that a warp applies, dealt out among the lanes: loaded before anything else, so
@@ -498,7 +492,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
     linear_fp8_tile(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) u8 slots[];
   const u32 shared = shared_address(slots);
-  const Tile tile = find_tile(args.num_rows);
+  const Tile tile = find_tile(args, blockIdx.x);
   const int run = tile.split * warps_along_depth + warp_id() / warps_of_run;
   const int warp_column = warp_id() % warps_of_run / warps_along_rows * warp_columns;
 
@@ -507,7 +501,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
   scales.read_ahead(args);
   const LargestScale largest_scale(args, tile, warp_column, first_chunk(run));
   ChunkCopies copies(args, tile, shared);
-#pragma unroll
+#pragma unroll 1  // little code, since nothing runs before it has been fetched
   for (int s = 0; s < stages - 1; ++s) copies.start(s * slot_bytes);
   const bool is_wide = largest_scale.is_wide();
   copy_async_wait<stages - 2>();
@@ -520,6 +514,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
     multiply_chunks<false>(sums, args, copies, scales, shared);
   copy_async_wait<0>();
   __syncthreads();  // the slots are free
-  if constexpr (warps_along_depth > 1) add_runs(sums, slots);
-  if (warp_id() < warps_of_run) store_sums(args, find_tile(args.num_rows), sums, slots);
+  OwnSums own;
+  add_runs(own, sums, slots);
+  const Tile tile_again = find_tile(args, block_again());
+  if (splits == 1 || add_splits(own, args, tile_again)) store_sums(args, tile_again, own);
 }

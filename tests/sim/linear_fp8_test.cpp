@@ -129,15 +129,15 @@ TEST_F(LinearFp8OnSimulator, MistakesOfTheKernelForManyRowsAreRejected) {
        ": (block_ + min(b, blocks_left_)) ^ (blocks_left_ > 0)"},
       {"the last chunk of a part is dropped", "tile.cu", "chunk < run_chunks; ++chunk",
        "chunk < run_chunks - 1; ++chunk"},
-      {"rows are swapped", "tile.cu", "(2 * q + v % 2) * exchange_pitch<Element>",
-       "(2 * q + 1 - v % 2) * exchange_pitch<Element>"},
+      {"rows are swapped", "tiles.cuh", "8 * block + lane_id() / 4;",
+       "8 * block + (lane_id() / 4 ^ 1);"},
       {"the other group's weights", "tile.cu", "static_cast<i64>(tile.group) * weight_group_bytes",
        "static_cast<i64>(tile.group ^ 1) * weight_group_bytes"},
       {"half of a scale above 2^7", "tile.cu", "if constexpr (is_wide)\n      pairs",
        "if constexpr (false)\n      pairs"},
-      {"the wrong split is added", "sum_splits.cu", "partial(args, s, row, group)",
-       "partial(args, s == 1 ? 0 : s, row, group)"},
-      {"a scale for half a group of x", "prepare_x.cu", "__shfl_xor_sync(all_lanes, largest, 2)",
+      {"the wrong split is added", "tile.cu", "(1 - tile.split) * split_step",
+       "tile.split * split_step"},
+      {"a scale for half a group of x", "prepare.cu", "__shfl_xor_sync(all_lanes, largest, 2)",
        "__shfl_xor_sync(all_lanes, largest, 1)"},
       {"paired order of weights alone", "fragments.cuh",
        "if constexpr (order == natural) return {first, second};", "return {first, second};"},
@@ -145,10 +145,24 @@ TEST_F(LinearFp8OnSimulator, MistakesOfTheKernelForManyRowsAreRejected) {
   expect_rejected(shape(96, 544, 2, kBf16Q8a, kCheckpoint), tile(32, 128, 2), mutants);
 }
 
+TEST_F(LinearFp8OnSimulator, MistakesOfSumsOfTilesAreRejected) {
+  const std::vector<Mutant> mutants{
+      {"the wrong split is added", "sum_tiles.cu", "from[s * split_step",
+       "from[(s == 1 ? 0 : s) * split_step"},
+      {"a split is left out", "sum_tiles.cu", "for (int s = 1; s < splits; ++s) sums",
+       "for (int s = 1; s < splits - 1; ++s) sums"},
+      {"the other block of rows", "sum_tiles.cu", "(warp * own_fours + block)",
+       "(warp * own_fours + (block ^ 1))"},
+      {"the other run's share", "tile.cu", "const int to = i / own_row_blocks;",
+       "const int to = warps_along_depth - 1 - i / own_row_blocks;"},
+  };
+  expect_rejected(shape(96, 544, 1, kBf16Q8a, kPacked), tile(64, 128, 3, 2), mutants);
+}
+
 // wo_a: x comes as it is, from the caller.
 TEST_F(LinearFp8OnSimulator, MistakesOfGroupsAreRejected) {
   const std::vector<Mutant> mutants{
-      {"the other group's x", "problem.cuh", "args.x + group * args.x_stride1",
+      {"the other group's x", "tile.cu", "args.x + group * args.x_stride1",
        "args.x + (group ^ 1) * args.x_stride1"},
       {"the other group's y", "problem.cuh", "args.y_f32 + row * args.y_f32_stride0 + group *",
        "args.y_f32 + row * args.y_f32_stride0 + (group ^ 1) *"},

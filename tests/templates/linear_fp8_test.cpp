@@ -292,24 +292,32 @@ TEST(LinearFp8, OneSignatureServesEveryNumberOfRows) {
 TEST(LinearFp8, GridsCoverEveryRow) {
   const Gpu& gpu = find_gpu("rtx-3090");
   for (const Sizes& shape : kit().further_shapes()) {
-    const LaunchPlan plan =
-        op().plan(shape, op().default_config(shape).merged({{"splits", 2}}), gpu);
-    const int64_t columns = shape["N"] * shape["G"];
-    for (const int64_t rows : {1, 2, 33, 65, 4096}) {
-      const bool prepares = shape["x_format"] != kBf16;
-      ASSERT_EQ(plan.kernels.size(), prepares ? 3u : 2u);
-      if (prepares) {
-        EXPECT_GE(plan.kernels[0].grid_x.value({{"M", rows}}) * plan.kernels[0].threads * 16,
-                  rows * shape["G"] * shape["K"]);
+    const int64_t tiles = (shape["N"] + 127) / 128 * shape["G"];  // of 64 rows and 128 columns
+    const bool prepares = shape["x_format"] != kBf16;
+    for (const int64_t splits : {2, 3}) {
+      const LaunchPlan plan =
+          op().plan(shape, op().default_config(shape).merged({{"splits", splits}}), gpu);
+      const bool adds = splits == 2 && prepares;  // in the kernel itself
+      ASSERT_EQ(plan.kernels.size(), 1u + (prepares ? 1 : 0) + (adds ? 0 : 1));
+      for (const int64_t rows : {1, 2, 33, 65, 4096}) {
+        const int64_t row_tiles = (rows + 63) / 64;
+        if (prepares) {
+          EXPECT_GE(plan.kernels[0].grid_x.value({{"M", rows}}) * plan.kernels[0].threads * 16,
+                    rows * shape["G"] * shape["K"]);
+        }
+        EXPECT_EQ(plan.kernels[prepares].grid_x.value({{"M", rows}}), row_tiles * tiles * splits);
+        const int64_t elements = row_tiles * tiles * 64 * 128;
+        if (!adds) {
+          EXPECT_GE(
+              plan.kernels.back().grid_x.value({{"M", rows}}) * plan.kernels.back().threads * 8,
+              elements);
+        }
+        EXPECT_GE(plan.workspace_bytes.value({{"M", rows}}),
+                  4 * splits * elements + (prepares ? 2 * rows * shape["G"] * shape["K"] : 0) +
+                      (adds ? row_tiles * ((tiles * 4 * 4 + 255) / 256 * 256) : 0));
       }
-      EXPECT_EQ(plan.kernels[prepares].grid_x.value({{"M", rows}}),
-                (rows + 63) / 64 * ((shape["N"] + 127) / 128) * shape["G"] * 2);
-      EXPECT_GE(plan.kernels.back().grid_x.value({{"M", rows}}) * plan.kernels.back().threads * 4,
-                rows * columns);
-      EXPECT_EQ(plan.workspace_bytes.value({{"M", rows}}),
-                rows * (8 * columns + (prepares ? 2 * shape["G"] * shape["K"] : 0)));
+      for (const KernelLaunch& kernel : plan.kernels) EXPECT_EQ(kernel.grid_x.value({{"M", 0}}), 0);
     }
-    for (const KernelLaunch& kernel : plan.kernels) EXPECT_EQ(kernel.grid_x.value({{"M", 0}}), 0);
   }
 }
 
