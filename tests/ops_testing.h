@@ -2,11 +2,13 @@
 #pragma once
 
 #include <iterator>
+#include <utility>
 #include <vector>
 
 #include "templates/kit.h"
 #include "tuner/binaries.h"
 #include "tuner/device_worker.h"
+#include "tuner/tensors.h"
 
 namespace kiln {
 
@@ -32,6 +34,7 @@ struct MatrixCall {
 };
 
 inline std::vector<MatrixCall> matrix_calls(const templates::Kit& kit, int64_t most_rows) {
+  constexpr int64_t kMostBytes = int64_t{1} << 30;
   constexpr int kDegrees[] = {1, 2, 4, 8};
   constexpr int64_t kRows[] = {1, 2, 3, 5, 6, 16, 17, 64, 96, 384, 4096, 8192};
   const templates::Op& op = *kit.op;
@@ -40,7 +43,10 @@ inline std::vector<MatrixCall> matrix_calls(const templates::Kit& kit, int64_t m
   std::vector<MatrixCall> calls;
   const auto add = [&](size_t degree, size_t shape, const templates::Sizes& bucket) {
     const templates::Sizes& fixed = shapes[degree][shape];
-    calls.push_back({fixed, kit.measured_case(fixed, bucket)});
+    templates::Case call = kit.measured_case(fixed, bucket);
+    int64_t bytes = 0;
+    for (const tuner::TensorPlan& tensor : tuner::tensor_plans(op, call)) bytes += tensor.bytes();
+    if (bytes <= kMostBytes) calls.push_back({fixed, std::move(call)});
   };
   for (size_t row = 0; row < std::size(kRows) && kRows[row] <= most_rows; ++row) {
     templates::Sizes bucket = templates::all_buckets(op)[row % templates::all_buckets(op).size()];

@@ -629,7 +629,11 @@ Samples Search::measured_samples(const Job& job, const Case& typical, std::vecto
     return std::count_if(samples.rounds.begin(), samples.rounds.end(),
                          [](const Round& round) { return !throttled(round); });
   };
-  while (!field.empty() && usable_rounds() < rounds &&
+  // Under a load at which the card throttles most of the time, it will go on to.
+  const auto always_throttled = [&] {
+    return samples.rounds.size() >= static_cast<size_t>(rounds) && 3 * usable_rounds() < rounds;
+  };
+  while (!field.empty() && usable_rounds() < rounds && !always_throttled() &&
          samples.rounds.size() < static_cast<size_t>(kMostExtra * rounds)) {
     if (stopped()) throw Abandoned{State::stopped};
     if (samples.rounds.size() >= kFirstRounds && out_of_time()) {

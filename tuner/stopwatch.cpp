@@ -15,14 +15,15 @@ using templates::Memory;
 
 constexpr int64_t kFewestCalls = 4;
 constexpr int64_t kMostCalls = 200;
-constexpr int64_t kTrialCalls = 20;    // on one copy
+constexpr int64_t kTrialCalls = 20;     // on one copy
 constexpr int64_t kCopiesAtLeast = 20;  // may be had, also where fewer calls would do
-constexpr double kGraphNs = 300'000;   // a replay that long hides the ends of a graph
-constexpr double kLeadNs = 100'000;    // a call that long covers the host's way to the next launch
+constexpr double kGraphNs = 300'000;    // a replay that long hides the ends of a graph
+constexpr double kLeadNs = 100'000;     // a call that long covers the host's way to the next launch
 // Out of the running: so many times the fastest, and slow enough for one call to show it.
-constexpr double kOutpaced = 4;
+constexpr double kOutpaced = 3;
 constexpr double kOutpacedNs = 100'000;
-constexpr int kReplays = 3;           // of a candidate in a round; their median counts
+constexpr int kReplays = 3;            // of a candidate in a round; their median counts
+constexpr double kSteadyNs = 500'000;  // calls that long differ less from replay to replay
 constexpr int64_t kEmptyCalls = 200;
 constexpr int kMixCalls = 4;
 
@@ -143,8 +144,7 @@ void Stopwatch::glance(const std::string& key, const RunnablePlan& plan) {
   if (op_.has_workspace) {
     prepared.workspace.bytes = std::max<int64_t>(plan.workspace_bytes.value(symbols_), 0);
     if (prepared.workspace.bytes > 0)
-      prepared.workspace_memory =
-          tools_.arena().allocate(round_up(prepared.workspace.bytes, 256));
+      prepared.workspace_memory = tools_.arena().allocate(round_up(prepared.workspace.bytes, 256));
     prepared.workspace.pointer = prepared.workspace_memory.get();
   }
   prepared.warm_up = capture(prepared, {.calls = 1, .first_copy = kSpareCopy});
@@ -175,7 +175,8 @@ double Stopwatch::round_ns(Prepared& prepared) {
     tools_.device().synchronize(tools_.stream());
   }
   std::vector<double> replays;
-  for (int r = 0; r < kReplays; ++r) replays.push_back(replay_ns(prepared));
+  const int count = call_ns_ >= kSteadyNs ? 1 : kReplays;
+  for (int r = 0; r < count; ++r) replays.push_back(replay_ns(prepared));
   return median(std::move(replays)) / static_cast<double>(shape_.calls);
 }
 

@@ -47,7 +47,7 @@ class WeightStream {
  public:
   __device__ __forceinline__ WeightStream(const Args& args, int group, int first_tile,
                                           int first_chunk, int own_chunks, u32 ring)
-      : to_(ring + lane_id() * 16), tile_(first_tile), own_chunks_(own_chunks) {
+      : to_(ring + lane_id() * 16), own_chunks_(own_chunks) {
     const int lane = lane_id();
     const u8* w = args.w + static_cast<i64>(group) * weight_group_bytes;
     if constexpr (weight_layout == packed)
@@ -60,12 +60,13 @@ class WeightStream {
                        : -1;
   }
 
-  // Chunk number i of this pass, or of the next one if i goes beyond it, into its slot: nothing
-  // for a tile or a chunk that does not exist, zeros for what K lacks in its last chunk.
-  __device__ __forceinline__ void start(int i) const {
+  // Chunk number i of this pass, which takes `tile`, or of the next one if i goes beyond it, into
+  // its slot: nothing for a tile or a chunk that does not exist, zeros for what K lacks in its last
+  // chunk.
+  __device__ __forceinline__ void start(int tile, int i) const {
     const int passes_on = i / part_chunks;
     const int j = i % part_chunks;
-    const bool is_there = tile_ + passes_on * tile_step < tiles &&
+    const bool is_there = tile + passes_on * tile_step < tiles &&
                           (parts_are_equal || j < part_chunks - 1 || j < own_chunks_);
     if (is_there) {
 #pragma unroll
@@ -77,10 +78,7 @@ class WeightStream {
     copy_async_commit();
   }
 
-  __device__ __forceinline__ void end_pass() {
-    from_ += pass_bytes;
-    tile_ += tile_step;
-  }
+  __device__ __forceinline__ void end_pass() { from_ += pass_bytes; }
 
  private:
   static constexpr int chunk_step = weight_layout == packed ? block_bytes : chunk_elements;
@@ -91,7 +89,6 @@ class WeightStream {
 
   const u8* from_;
   u32 to_;
-  int tile_;
   int own_chunks_;
   int ends_inside_;  // the chunk of which this lane has nothing
 };
@@ -198,8 +195,8 @@ __device__ __forceinline__ void multiply_chunk(Sums& sums, const u32 (&x)[row_bl
 // One tile of a warp: its part of K, chunk by chunk, each replaced by a later one.
 template <bool is_wide>
 __device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const u8* shared_x,
-                                              const WeightStream& weights, u32 ring, u32 scales,
-                                              int own_chunks) {
+                                              const WeightStream& weights, int tile, u32 ring,
+                                              u32 scales, int own_chunks) {
 #pragma unroll
   for (int j = 0; j < part_chunks; ++j) {
     copy_async_wait<ring_chunks - 1>();
@@ -225,7 +222,7 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const 
       multiply_chunk<is_wide>(sums, x_of_chunk, top, bottom, factor, more);
     }
     if constexpr (passes * part_chunks > ring_chunks)
-      weights.start(j + ring_chunks);
+      weights.start(tile, j + ring_chunks);
     else
       copy_async_commit();
   }
@@ -298,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
   load_x(x, shared_part, args, first_row, group, first_chunk, own_chunks);
   u32 next_scales = scale_of(0);
 #pragma unroll
-  for (int i = 0; i < ring_chunks; ++i) weights.start(i);
+  for (int i = 0; i < ring_chunks; ++i) weights.start(first_tile, i);
   u8* const shared_x = all_x + warp_id() * x_bytes;
   prepare_x(x, shared_part, shared_x);
 
@@ -312,13 +309,14 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
     const u32 own_scales = next_scales;
     next_scales = scale_of(pass + 1);
     float* const sums_of_pass = all_sums + pass % sums_buffers * (warps * sums_floats);
-    if (first_tile + pass * tile_step < tiles) {
+    const int tile = first_tile + pass * tile_step;
+    if (tile < tiles) {
       Sums sums = {};
       const u32 own_ring = ring + lane * 16;
       if (__any_sync(all_lanes, own_scales > largest_single_scale))
-        multiply_pass<true>(sums, x, shared_x, weights, own_ring, own_scales, own_chunks);
+        multiply_pass<true>(sums, x, shared_x, weights, tile, own_ring, own_scales, own_chunks);
       else
-        multiply_pass<false>(sums, x, shared_x, weights, own_ring, own_scales, own_chunks);
+        multiply_pass<false>(sums, x, shared_x, weights, tile, own_ring, own_scales, own_chunks);
       leave_sums(sums_of_pass + warp_id() * sums_floats, sums);
     }
     weights.end_pass();
@@ -328,9 +326,9 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
       const int column_in_tile = i % (tile_columns / 4) * 4;
       const int row_in_tile = i / (tile_columns / 4) % rows;
       const int of_columns = i / tile_fours;
-      const int tile = cta * warps_along_columns + of_columns + pass * tile_step;
+      const int summed_tile = cta * warps_along_columns + of_columns + pass * tile_step;
       const i64 row = first_row + row_in_tile;
-      if (row >= args.num_rows || tile >= tiles) continue;
+      if (row >= args.num_rows || summed_tile >= tiles) continue;
       const float* from = sums_of_pass + of_columns * warps_along_depth * sums_floats +
                           place_of_sum(row_in_tile, column_in_tile);
       float4 sum = *reinterpret_cast<const float4*>(from);
@@ -342,7 +340,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
         sum.z += more.z;
         sum.w += more.w;
       }
-      store_four(args, split, row, group, tile * tile_columns + column_in_tile, sum);
+      store_four(args, split, row, group, summed_tile * tile_columns + column_in_tile, sum);
     }
     adder -= adders;
     if (adder < 0) adder += threads;
