@@ -32,6 +32,16 @@ __device__ __forceinline__ u32 ue8m0_to_bf16(u32 byte) {
   return byte == 255 ? bf16_nan : bits;
 }
 
+// An E4M3 code whose exponent was moved to that of bf16 is 2^-120 times its value. One factor holds
+// 2^120 and a UE8M0 scale up to this byte (2^7), in both halves; a larger scale takes a second one.
+constexpr u32 largest_first_scale = 134;
+__device__ __forceinline__ u32 first_e4m3_factor(u32 scale_byte) {
+  return scale_byte * 0x00800080u + 120u * 0x00800080u;
+}
+__device__ __forceinline__ u32 second_e4m3_factor(u32 scale_byte) {
+  return (max(scale_byte, largest_first_scale) - largest_first_scale + 127) * 0x00800080u;
+}
+
 // Two E4M3 codes that stand in the upper byte of each half (the lower bytes are 0), exact, as bf16;
 // 0x7f and 0xff become +-480.
 __device__ __forceinline__ u32 e4m3x2_to_bf16x2(u32 codes_in_upper_bytes) {

@@ -31,17 +31,6 @@ struct WordPairs {
   u32 high;  // k slots 2q + 8, 2q + 9
 };
 
-// The multiplier for codes whose magnitude stands at bits 4..10: 2^120 times the scale. bf16 ends
-// at 2^127, so a scale above 2^7 (byte 134) leaves a second factor.
-constexpr u32 largest_single_scale = 134;
-
-__device__ __forceinline__ u32 first_factor(u32 scale_byte) {
-  return scale_byte * 0x00800080u + 120u * 0x00800080u;
-}
-__device__ __forceinline__ u32 second_factor(u32 scale_byte) {
-  return both_halves(scale_byte > largest_single_scale ? (scale_byte - 7) << 7 : 0x3f80u);
-}
-
 // Codes in the upper byte of each half, lower bytes anything.
 __device__ __forceinline__ u32 raw_from_upper(u32 codes) {
   return ((codes >> 4) & 0x07f007f0u) | (codes & 0x80008000u);

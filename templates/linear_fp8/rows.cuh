@@ -20,7 +20,7 @@ __device__ __forceinline__ void decode_pieces(u32 (&pieces)[count][8]) {
     for (int k = 0; k < 4; ++k) nan_codes |= (pieces[i][k] & 0x7f7f7f7fu) + 0x01010101u;
     largest_scale = max(largest_scale, pieces[i][4]);
   }
-  const bool needs_care = (nan_codes & 0x80808080u) != 0 || largest_scale > largest_single_scale;
+  const bool needs_care = (nan_codes & 0x80808080u) != 0 || largest_scale > largest_first_scale;
   if (__any_sync(all_lanes, needs_care)) {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
@@ -38,7 +38,7 @@ __device__ __forceinline__ void decode_pieces(u32 (&pieces)[count][8]) {
   }
 #pragma unroll
   for (int i = 0; i < count; ++i) {
-    const u32 factor = first_factor(pieces[i][4]);
+    const u32 factor = first_e4m3_factor(pieces[i][4]);
     const u32 words[4] = {pieces[i][0], pieces[i][1], pieces[i][2], pieces[i][3]};
 #pragma unroll
     for (int k = 0; k < 4; ++k) {

@@ -202,8 +202,8 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, const XPart& x, const 
     copy_async_wait<ring_chunks - 1>();
     if (parts_are_equal || j < part_chunks - 1 || j < own_chunks) {
       const u32 byte = __shfl_sync(all_lanes, scales, 2 * j + lane_id() % 4 / 2);
-      const u32 factor = first_factor(is_wide ? min(byte, largest_single_scale) : byte);
-      const u32 more = is_wide ? second_factor(byte) : 0;
+      const u32 factor = first_e4m3_factor(is_wide ? min(byte, largest_first_scale) : byte);
+      const u32 more = is_wide ? second_e4m3_factor(byte) : 0;
       const u32 from = ring + j % ring_chunks * chunk_bytes;
       u32 x_of_chunk[row_blocks][8];
 #pragma unroll
@@ -313,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
     if (tile < tiles) {
       Sums sums = {};
       const u32 own_ring = ring + lane * 16;
-      if (__any_sync(all_lanes, own_scales > largest_single_scale))
+      if (__any_sync(all_lanes, own_scales > largest_first_scale))
         multiply_pass<true>(sums, x, shared_x, weights, tile, own_ring, own_scales, own_chunks);
       else
         multiply_pass<false>(sums, x, shared_x, weights, tile, own_ring, own_scales, own_chunks);

@@ -233,8 +233,8 @@ __device__ __forceinline__ Factors factors_of(u32 bytes) {
 #pragma unroll
   for (int b = 0; b < scale_blocks; ++b) {
     const u32 byte = bytes >> (8 * b) & 0xff;
-    factors.first[b] = first_factor(is_wide ? min(byte, largest_single_scale) : byte);
-    factors.second[b] = is_wide ? second_factor(byte) : 0;
+    factors.first[b] = first_e4m3_factor(is_wide ? min(byte, largest_first_scale) : byte);
+    factors.second[b] = is_wide ? second_e4m3_factor(byte) : 0;
   }
   return factors;
 }
@@ -480,7 +480,7 @@ class LargestScale {
 #pragma unroll
       for (int i = 0; i < loads; ++i) largest = max(largest, static_cast<u32>(bytes_[b][i]));
     }
-    return __any_sync(all_lanes, largest > largest_single_scale);
+    return __any_sync(all_lanes, largest > largest_first_scale);
   }
 
  private:

@@ -223,17 +223,6 @@ __device__ __forceinline__ u32 e2m1_octet(u32 codes, u32 selector, u32 scale) {
   return multiply_bf16x2(spread_bytes(codes, selector) * 4 & 0x81c081c0u, scale);
 }
 
-// Largest UE8M0 byte whose scale times 2^120 is a bf16; beyond it a second factor follows.
-constexpr u32 largest_fused_scale = 134;
-
-__device__ __forceinline__ u32 fused_e4m3_scale(u32 byte) {
-  return (min(byte, largest_fused_scale) + 120) * 0x00800080u;
-}
-
-__device__ __forceinline__ u32 rest_of_e4m3_scale(u32 byte) {
-  return (max(byte, largest_fused_scale) - largest_fused_scale + 127) * 0x00800080u;
-}
-
 // Two E4M3 scale bytes' worth: value * 2^118, in both halves.
 __device__ __forceinline__ u32 fused_e2m1_scale(u32 byte) {
   const u32 raw = byte * 0x00100010u;  // value * 2^-120
@@ -361,7 +350,8 @@ __device__ __forceinline__ void chunk_scales(ChunkScales& scales, const RawTile&
     if constexpr (format == F2)
       scales[i] = fused_e2m1_scale(scale_byte<format>(raw, i, c, warp, t));
     if constexpr (format == F1 || format == F3)
-      scales[i] = fused_e4m3_scale(scale_byte<format>(raw, i, c, warp, t));
+      scales[i] =
+          first_e4m3_factor(min(scale_byte<format>(raw, i, c, warp, t), largest_first_scale));
   }
 }
 
@@ -393,7 +383,7 @@ __device__ __forceinline__ void decode_k_tile(KeyFragments& keys, const RawTile&
       fragment[0] = e4m3_octet(codes[j % 4], 0xb391, scales[i]);
       fragment[1] = e4m3_octet(codes[j % 4], 0xa280, scales[i]);
       if constexpr (huge_scales) {
-        const u32 rest = rest_of_e4m3_scale(scale_byte<format>(raw, i, c, warp, t));
+        const u32 rest = second_e4m3_factor(scale_byte<format>(raw, i, c, warp, t));
         fragment[0] = multiply_bf16x2(fragment[0], rest);
         fragment[1] = multiply_bf16x2(fragment[1], rest);
       }
