@@ -23,7 +23,7 @@
 
 namespace kiln::cache {
 
-inline constexpr int kSchemaVersion = 1;
+inline constexpr int kSchemaVersion = 2;
 
 // Stored as numbers, best first. Never renumber.
 enum class DecisionKind : int32_t {

@@ -44,9 +44,9 @@ void LayeredStore::make_pack(const std::string& path) {
   try {
     read_source([&](Database& database) {
       database.prepare("VACUUM INTO ?").bind(draft).run();
-      // Leases and the packs below are matters of the place where the store was.
+      // Who works on the store and what is called from it are matters of the place where it was.
       Database pack(draft, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX);
-      pack.execute("PRAGMA journal_mode = DELETE; DELETE FROM leases; DELETE FROM packs");
+      pack.execute("PRAGMA journal_mode = DELETE; DELETE FROM leases; DELETE FROM used_sizes");
     });
     if (::chmod(draft.c_str(), 0644) == 0) {
       published = publish_file(draft, path);

@@ -223,17 +223,17 @@ TEST_F(StoreTest, PackIsTakenFromTheEnvironment) {
   EXPECT_TRUE(open()->find_decision(sample_problem(), kA100));
 }
 
-TEST_F(StoreTest, PackHasNoLeasesAndIsReadableByOthers) {
+TEST_F(StoreTest, PackHasNoLeasesNorUseAndIsReadableByOthers) {
   {
     auto store = open();
     ASSERT_TRUE(store->put(sample_result("a")));
   }
   sql("INSERT INTO leases VALUES ('k', 'host', 'boot', 1, 1, 1, 1, 1);"
-      "INSERT INTO packs VALUES ('/elsewhere.pack', 0, 0)");
+      "INSERT INTO used_sizes VALUES (1, 1, 1, 1, 1)");
   const std::string pack = folder_ + "/a.pack";
   open()->make_pack(pack);
   EXPECT_EQ(sql(pack,
-                "SELECT (SELECT count(*) FROM leases), (SELECT count(*) FROM packs), "
+                "SELECT (SELECT count(*) FROM leases), (SELECT count(*) FROM used_sizes), "
                 "(SELECT count(*) FROM decisions)"),
             std::vector<std::string>{"0|0|1"});
   struct stat status;
