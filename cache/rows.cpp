@@ -65,6 +65,8 @@ std::string binary_checksum(const jit::Binary& binary) {
 // A key that is not 32 hex digits reads as zero: the checksum of its row does not hold then.
 Hash128 hash_or_zero(const std::string& hex) { return parse_hash(hex).value_or(Hash128{}); }
 
+bool is_enough(int64_t trusted, Trust trust) { return trust == Trust::any || trusted == 1; }
+
 Problem read_problem(const Statement& row, int first_column) {
   return {row.text(first_column), static_cast<int>(row.integer(first_column + 1)),
           row.text(first_column + 2), row.text(first_column + 3)};
@@ -189,8 +191,10 @@ bool has_plan(Database& database, const Hash128& id) {
   return database.prepare("SELECT 1 FROM plans WHERE id = ?").bind(id.hex()).step();
 }
 
-bool has_image(Database& database, const Hash128& key) {
-  return database.prepare("SELECT 1 FROM images WHERE binary = ?").bind(key.hex()).step();
+bool has_image(Database& database, const Hash128& key, Trust trust) {
+  Statement row = database.prepare("SELECT trusted FROM images WHERE binary = ?");
+  row.bind(key.hex());
+  return row.step() && is_enough(row.integer(0), trust);
 }
 
 Found<PlanRecord> read_plan(Database& database, const Hash128& id) {
@@ -221,14 +225,14 @@ Found<PlanRecord> read_plan(Database& database, const Hash128& id) {
   return {.record = std::move(plan), .damaged = false};
 }
 
-Found<jit::Binary> read_binary(Database& database, const Hash128& key) {
+Found<jit::Binary> read_binary(Database& database, const Hash128& key, Trust trust) {
   Statement row = database.prepare(
       "SELECT b.source_hash, b.arch, b.options, b.entry, b.kind, b.registers, b.spill_store_bytes, "
       "       b.spill_load_bytes, b.stack_bytes, b.static_smem_bytes, b.log, b.nvrtc_version, "
-      "       b.compile_ns, b.checksum, i.codec, i.raw_bytes, i.checksum, i.data "
+      "       b.compile_ns, b.checksum, i.codec, i.raw_bytes, i.checksum, i.data, i.trusted "
       "FROM binaries AS b JOIN images AS i ON i.binary = b.key WHERE b.key = ?");
   row.bind(key.hex());
-  if (!row.step()) return {};
+  if (!row.step() || !is_enough(row.integer(18), trust)) return {};
   jit::Binary binary;
   binary.key = key;
   binary.source_hash = hash_or_zero(row.text(0));
@@ -258,7 +262,7 @@ std::vector<BinaryRow> read_binary_rows(Database& database) {
       "SELECT b.key, (SELECT p.op FROM plan_kernels AS k JOIN plans AS p ON p.id = k.plan "
       "               WHERE k.binary = b.key LIMIT 1), "
       "       b.arch, b.entry, b.kind, b.registers, b.spill_store_bytes + b.spill_load_bytes, "
-      "       i.raw_bytes, length(i.data) "
+      "       i.raw_bytes, length(i.data), i.trusted "
       "FROM binaries AS b JOIN images AS i ON i.binary = b.key ORDER BY b.key");
   std::vector<BinaryRow> binaries;
   while (rows.step()) {
@@ -272,6 +276,7 @@ std::vector<BinaryRow> read_binary_rows(Database& database) {
     binary.spill_bytes = rows.integer(6);
     binary.image_bytes = rows.integer(7);
     binary.stored_bytes = rows.integer(8);
+    binary.trusted = rows.integer(9) == 1;
     binaries.push_back(std::move(binary));
   }
   return binaries;
@@ -391,11 +396,11 @@ void write_binary(Database& database, const jit::Binary& binary, const PackedIma
       .run();
   database
       .prepare(
-          "INSERT INTO images (binary, codec, raw_bytes, checksum, used_at, data) "
-          "VALUES (?, ?, ?, ?, ?, ?) "
+          "INSERT INTO images (binary, codec, raw_bytes, checksum, used_at, data, trusted) "
+          "VALUES (?, ?, ?, ?, ?, ?, 1) "
           "ON CONFLICT (binary) DO UPDATE SET codec = excluded.codec, "
           "  raw_bytes = excluded.raw_bytes, checksum = excluded.checksum, "
-          "  used_at = excluded.used_at, data = excluded.data")
+          "  used_at = excluded.used_at, data = excluded.data, trusted = excluded.trusted")
       .bind(binary.key.hex(), static_cast<int64_t>(image.codec), image.raw_bytes,
             image.checksum.hex(), now_seconds())
       .bind_blob(image.data)

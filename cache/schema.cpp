@@ -298,7 +298,7 @@ CREATE VIEW kernels AS
   SELECT plans.op, plans.shape, plans.config, b.arch, k.ordinal, b.entry, k.threads,
          k.dynamic_smem_bytes, b.static_smem_bytes, b.registers,
          b.spill_store_bytes + b.spill_load_bytes AS spill_bytes, i.raw_bytes AS image_bytes,
-         length(i.data) AS stored_bytes, b.nvrtc_version, b.key AS binary
+         length(i.data) AS stored_bytes, i.trusted, b.nvrtc_version, b.key AS binary
   FROM binaries AS b
   LEFT JOIN images AS i ON i.binary = b.key
   LEFT JOIN plan_kernels AS k ON k.binary = b.key

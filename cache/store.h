@@ -159,6 +159,7 @@ struct BinaryRow {
   int64_t spill_bytes = 0;   // stores and loads
   int64_t image_bytes = 0;   // as loaded
   int64_t stored_bytes = 0;  // compressed
+  bool trusted = true;       // false: it came from elsewhere and was not proven here
   std::string layer;         // path of the file it is in
 };
 
@@ -217,7 +218,9 @@ class Store {
   // Keys of the GPU classes for which the problem has a decision, a time or a rejection.
   virtual std::vector<std::string> gpu_classes(const Problem& problem) = 0;
 
-  // Plans and binaries. A blob whose checksum does not hold is a miss and leaves a warning.
+  // Plans and binaries. A blob whose checksum does not hold is a miss and leaves a warning. An
+  // image that came from elsewhere and was not proven here is a miss too; only list_binaries() has
+  // it.
   virtual std::optional<PlanRecord> find_plan(const Hash128& id) = 0;
   virtual std::optional<jit::Binary> find_binary(const Hash128& key) = 0;
   virtual bool has_binary(const Hash128& key) = 0;

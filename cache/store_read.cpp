@@ -176,7 +176,7 @@ std::optional<jit::Binary> LayeredStore::find_binary(const Hash128& key) {
   const std::lock_guard lock(mutex_);
   std::optional<jit::Binary> binary;
   read_down([&](Database& database, Layer& layer) {
-    Found<jit::Binary> found = read_binary(database, key);
+    Found<jit::Binary> found = read_binary(database, key, Trust::needed);
     if (found.damaged) {
       damaged_binaries_.emplace(&layer, key);
       warn_damaged(layer, "binary", key.hex(), "it is compiled again when it is needed");
@@ -191,7 +191,7 @@ bool LayeredStore::has_binary(const Hash128& key) {
   const std::lock_guard lock(mutex_);
   bool has = false;
   read_down([&](Database& database, Layer& layer) {
-    has = has_image(database, key) && !damaged_binaries_.contains({&layer, key});
+    has = has_image(database, key, Trust::needed) && !damaged_binaries_.contains({&layer, key});
     return has || hides_binary(database, key);
   });
   return has;
@@ -204,7 +204,10 @@ std::vector<BinaryRow> LayeredStore::list_binaries() {
     for (BinaryRow& row : read_binary_rows(database)) {
       row.layer = layer.path();
       const auto [known, is_new] = binaries.try_emplace(row.key, row);
-      if (!is_new && known->second.op.empty()) known->second.op = row.op;
+      if (is_new) continue;
+      // The one that is loaded.
+      if (row.trusted && !known->second.trusted) std::swap(known->second, row);
+      if (known->second.op.empty()) known->second.op = row.op;
     }
     return false;
   });
