@@ -113,6 +113,13 @@ int64_t gpu_class_id(Database& database, std::string_view key, std::string_view 
   return row.integer(0);
 }
 
+// Of evidence to write. What is found now is the newest, also by a clock that was set back.
+struct Date {
+  explicit Date(int64_t given) : seconds(given == 0 ? now_seconds() : given), is_now(given == 0) {}
+  int64_t seconds;
+  int is_now;  // 1: it replaces what is there whatever its date
+};
+
 constexpr std::string_view kSelectDecisions =
     "SELECT p.op, p.op_version, p.shape, p.bucket, g.key, d.kind, d.config, d.plan, d.checksum, "
     "       r.gpu_label, r.reason, r.tie_group, r.time_ns, r.default_time_ns, r.decided_at, "
@@ -329,8 +336,8 @@ std::vector<Verification> read_verifications(Database& database, const Problem& 
 std::vector<Timing> read_timings(Database& database, const Problem& problem,
                                  std::string_view gpu_class) {
   Statement rows = database.prepare(
-      "SELECT t.plan, t.time_ns, t.spread_ns, t.rounds, t.method, t.limits, t.device "
-      "FROM timings AS t "
+      "SELECT t.plan, t.time_ns, t.spread_ns, t.rounds, t.method, t.limits, t.device, "
+      "       t.timed_at FROM timings AS t "
       "JOIN problems AS p ON p.id = t.problem JOIN gpu_classes AS g ON g.id = t.gpu_class "
       "WHERE p.op = ? AND p.op_version = ? AND p.shape = ? AND p.bucket = ? AND g.key = ? "
       "ORDER BY t.time_ns, t.plan");
@@ -345,7 +352,8 @@ std::vector<Timing> read_timings(Database& database, const Problem& problem,
                        .rounds = static_cast<int>(rows.integer(3)),
                        .method = rows.text(4),
                        .limits = rows.text(5),
-                       .device = rows.text(6)});
+                       .device = rows.text(6),
+                       .timed_at = rows.integer(7)});
   }
   return timings;
 }
@@ -353,7 +361,8 @@ std::vector<Timing> read_timings(Database& database, const Problem& problem,
 std::vector<Rejection> read_rejections(Database& database, const Problem& problem,
                                        std::string_view gpu_class) {
   Statement rows = database.prepare(
-      "SELECT r.config, r.plan, r.limits, r.stage, r.reason, r.detail FROM rejections AS r "
+      "SELECT r.config, r.plan, r.limits, r.stage, r.reason, r.detail, r.rejected_at "
+      "FROM rejections AS r "
       "JOIN problems AS p ON p.id = r.problem JOIN gpu_classes AS g ON g.id = r.gpu_class "
       "WHERE p.op = ? AND p.op_version = ? AND p.shape = ? AND p.bucket = ? AND g.key = ? "
       "ORDER BY r.config");
@@ -367,7 +376,8 @@ std::vector<Rejection> read_rejections(Database& database, const Problem& proble
                           .limits = rows.text(2),
                           .stage = rows.text(3),
                           .reason = rows.text(4),
-                          .detail = rows.text(5)});
+                          .detail = rows.text(5),
+                          .rejected_at = rows.integer(6)});
   }
   return rejections;
 }
@@ -434,6 +444,7 @@ void write_plan(Database& database, const PlanRecord& plan) {
 }
 
 void write_verification(Database& database, const Verification& verification) {
+  const Date date(verification.verified_at);
   const int64_t problem = problem_id(database, verification.problem);
   database
       .prepare(
@@ -442,35 +453,46 @@ void write_verification(Database& database, const Verification& verification) {
           "ON CONFLICT (problem, plan, verified_by, card) DO UPDATE SET driver = excluded.driver, "
           "  passed = excluded.passed, tolerance = excluded.tolerance, "
           "  worst_error = excluded.worst_error, detail = excluded.detail, "
-          "  verified_at = excluded.verified_at WHERE excluded.verified_at >= verified_at")
+          "  verified_at = max(excluded.verified_at, verified_at) "
+          "  WHERE excluded.verified_at >= verified_at OR ?")
       .bind(verification.plan.hex(), problem, static_cast<int64_t>(verification.by),
             verification.card, verification.driver, verification.passed ? 1 : 0,
-            verification.tolerance, verification.worst_error, verification.detail,
-            verification.verified_at == 0 ? now_seconds() : verification.verified_at)
+            verification.tolerance, verification.worst_error, verification.detail, date.seconds,
+            date.is_now)
       .run();
 }
 
 void write_timing(Database& database, const Timing& timing) {
+  const Date date(timing.timed_at);
   const int64_t problem = problem_id(database, timing.problem);
   const int64_t gpu_class = gpu_class_id(database, timing.gpu_class, "");
   database
       .prepare(
-          "INSERT OR REPLACE INTO timings (plan, problem, gpu_class, method, limits, device, "
-          "  time_ns, spread_ns, rounds, timed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+          "INSERT INTO timings (plan, problem, gpu_class, method, limits, device, "
+          "  time_ns, spread_ns, rounds, timed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+          "ON CONFLICT (problem, gpu_class, plan, method, limits, device) DO UPDATE SET "
+          "  time_ns = excluded.time_ns, spread_ns = excluded.spread_ns, "
+          "  rounds = excluded.rounds, timed_at = max(excluded.timed_at, timed_at) "
+          "  WHERE excluded.timed_at >= timed_at OR ?")
       .bind(timing.plan.hex(), problem, gpu_class, timing.method, timing.limits, timing.device,
-            timing.time_ns, timing.spread_ns, timing.rounds, now_seconds())
+            timing.time_ns, timing.spread_ns, timing.rounds, date.seconds, date.is_now)
       .run();
 }
 
 void write_rejection(Database& database, const Rejection& rejection) {
+  const Date date(rejection.rejected_at);
   const int64_t problem = problem_id(database, rejection.problem);
   const int64_t gpu_class = gpu_class_id(database, rejection.gpu_class, "");
   database
       .prepare(
-          "INSERT OR REPLACE INTO rejections (problem, gpu_class, config, plan, limits, stage, "
-          "  reason, detail, rejected_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")
+          "INSERT INTO rejections (problem, gpu_class, config, plan, limits, stage, reason, "
+          "  detail, rejected_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+          "ON CONFLICT (problem, gpu_class, config) DO UPDATE SET plan = excluded.plan, "
+          "  limits = excluded.limits, stage = excluded.stage, reason = excluded.reason, "
+          "  detail = excluded.detail, rejected_at = max(excluded.rejected_at, rejected_at) "
+          "  WHERE excluded.rejected_at >= rejected_at OR ?")
       .bind(problem, gpu_class, rejection.config, rejection.plan.hex(), rejection.limits,
-            rejection.stage, rejection.reason, rejection.detail, now_seconds())
+            rejection.stage, rejection.reason, rejection.detail, date.seconds, date.is_now)
       .run();
 }
 

@@ -95,9 +95,10 @@ struct Timing {
   double time_ns = 0;     // median
   double spread_ns = 0;   // half of the 10 to 90 percentile range
   int rounds = 0;
-  std::string method;  // "graph replay, cold, interleaved"; "model" for a predicted time
-  std::string limits;  // slug of --limits, or ""
-  std::string device;  // card, driver, clocks: evidence, not identity
+  std::string method;    // "graph replay, cold, interleaved"; "model" for a predicted time
+  std::string limits;    // slug of --limits, or ""
+  std::string device;    // card, driver, clocks: evidence, not identity
+  int64_t timed_at = 0;  // unix seconds; 0 in a record to write: now
 };
 
 // This problem on this GPU class uses this config.
@@ -127,6 +128,7 @@ struct Rejection {
   std::string stage;   // "resources", "compile", "verify", "measure"
   std::string reason;  // "wrong", "trap", "timeout", "registers", ...
   std::string detail;
+  int64_t rejected_at = 0;  // unix seconds; 0 in a record to write: now
 };
 
 // One finished problem, written in one transaction: all of it or nothing.
@@ -226,9 +228,9 @@ class Store {
   virtual bool has_binary(const Hash128& key) = 0;
   virtual std::vector<BinaryRow> list_binaries() = 0;
 
-  // Evidence.
-  virtual std::vector<Verification> verifications(
-      const Problem& problem) = 0;  // the newest of each plan, level and card
+  // Evidence, the newest of each key over all layers: of each plan, level and card; of each plan,
+  // method, limits and device, fastest first; of each config.
+  virtual std::vector<Verification> verifications(const Problem& problem) = 0;
   virtual std::vector<Timing> timings(const Problem& problem, std::string_view gpu_class) = 0;
   virtual std::vector<Rejection> rejections(const Problem& problem, std::string_view gpu_class) = 0;
 
@@ -236,7 +238,8 @@ class Store {
   // contradicts the store (a plan of a binary that is nowhere, a shape that is not JSON), they
   // leave one warning, return false and have changed nothing. Decisions of different kinds stand
   // side by side, so a worse one never replaces a better one. Of one kind the newer stays, so an
-  // older one contradicts the store; what is decided now is newer than all that is stored.
+  // older one contradicts the store; what is decided now is newer than all that is stored. Of
+  // evidence of one key the newer stays too, and an older one is passed over without a word.
   virtual bool put(const TuningResult& result) = 0;
   virtual bool put_binary(const jit::Binary& binary) = 0;
   virtual bool put_plan(const PlanRecord& plan) = 0;  // its binaries must be there
@@ -257,7 +260,7 @@ class Store {
   // machine leaves a warning.
   virtual void make_pack(const std::string& path) = 0;
 
-  // Checks every row and blob of both layers; returns one sentence per defect.
+  // Checks every row and blob of all layers; returns one sentence per defect.
   virtual std::vector<std::string> check() = 0;
 };
 

@@ -20,6 +20,26 @@ void keep_newer(std::map<Key, DecisionRow>& newest, const Key& key, DecisionRow 
   }
 }
 
+// Evidence of several layers: of one key the newest stays, and of two of one date that of the upper
+// layer.
+template <typename Key, typename Record>
+class Newest {
+ public:
+  void add(const Key& key, Record&& record, int64_t Record::*date) {
+    const auto [known, is_new] = place_.try_emplace(key, records_.size());
+    if (is_new) {
+      records_.push_back(std::move(record));
+    } else if (record.*date > records_[known->second].*date) {
+      records_[known->second] = std::move(record);
+    }
+  }
+  std::vector<Record> take() { return std::move(records_); }  // in the order in which they came
+
+ private:
+  std::vector<Record> records_;
+  std::map<Key, size_t> place_;
+};
+
 // Whether a decision of a worse kind goes before one of a better kind.
 bool is_sounder(const DecisionRow& worse, const DecisionRow& better) {
   return worse.failure.empty() && !better.failure.empty();
@@ -217,21 +237,14 @@ std::vector<BinaryRow> LayeredStore::list_binaries() {
 }
 
 std::vector<Verification> LayeredStore::newest_verifications(const Problem& problem) {
-  std::vector<Verification> newest;
-  std::map<std::tuple<Hash128, Verified, std::string>, size_t> place;
+  Newest<std::tuple<Hash128, Verified, std::string>, Verification> newest;
   read_down([&](Database& database, Layer&) {
     for (Verification& one : read_verifications(database, problem)) {
-      const auto [known, is_new] =
-          place.try_emplace(std::tuple(one.plan, one.by, one.card), newest.size());
-      if (is_new) {
-        newest.push_back(std::move(one));
-      } else if (one.verified_at > newest[known->second].verified_at) {
-        newest[known->second] = std::move(one);
-      }
+      newest.add({one.plan, one.by, one.card}, std::move(one), &Verification::verified_at);
     }
     return false;
   });
-  return newest;
+  return newest.take();
 }
 
 std::vector<Verification> LayeredStore::verifications(const Problem& problem) {
@@ -241,16 +254,14 @@ std::vector<Verification> LayeredStore::verifications(const Problem& problem) {
 
 std::vector<Timing> LayeredStore::timings(const Problem& problem, std::string_view gpu_class) {
   const std::lock_guard lock(mutex_);
-  std::vector<Timing> all;
-  std::set<std::tuple<Hash128, std::string, std::string, std::string>> known;
+  Newest<std::tuple<Hash128, std::string, std::string, std::string>, Timing> newest;
   read_down([&](Database& database, Layer&) {
     for (Timing& one : read_timings(database, problem, gpu_class)) {
-      if (known.emplace(one.plan, one.method, one.limits, one.device).second) {
-        all.push_back(std::move(one));
-      }
+      newest.add({one.plan, one.method, one.limits, one.device}, std::move(one), &Timing::timed_at);
     }
     return false;
   });
+  std::vector<Timing> all = newest.take();
   std::stable_sort(all.begin(), all.end(),
                    [](const Timing& a, const Timing& b) { return a.time_ns < b.time_ns; });
   return all;
@@ -259,15 +270,14 @@ std::vector<Timing> LayeredStore::timings(const Problem& problem, std::string_vi
 std::vector<Rejection> LayeredStore::rejections(const Problem& problem,
                                                 std::string_view gpu_class) {
   const std::lock_guard lock(mutex_);
-  std::vector<Rejection> all;
-  std::set<std::string> known;
+  Newest<std::string, Rejection> newest;
   read_down([&](Database& database, Layer&) {
     for (Rejection& one : read_rejections(database, problem, gpu_class)) {
-      if (known.insert(one.config).second) all.push_back(std::move(one));
+      newest.add(one.config, std::move(one), &Rejection::rejected_at);
     }
     return false;
   });
-  return all;
+  return newest.take();
 }
 
 }  // namespace kiln::cache

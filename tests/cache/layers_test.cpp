@@ -81,6 +81,29 @@ TEST_F(StoreTest, NewestVerificationOfACardCountsWhicheverLayerHasIt) {
   }
 }
 
+TEST_F(StoreTest, NewestTimingAndRejectionCountWhicheverLayerHasThem) {
+  TuningResult older = sample_result("a");
+  older.timings[0].timed_at = older.rejections[0].rejected_at = 1'700'000'000;
+  TuningResult newer = older;
+  newer.timings[0].timed_at = newer.rejections[0].rejected_at = 1'700'000'001;
+  newer.timings[0].time_ns = 1;
+  newer.rejections[0].reason = "trap";
+  const auto expect_newer = [&] {
+    auto store = open();
+    ASSERT_EQ(store->timings(sample_problem(), kA100).size(), 1u);
+    EXPECT_EQ(store->timings(sample_problem(), kA100)[0].time_ns, 1);
+    ASSERT_EQ(store->rejections(sample_problem(), kA100).size(), 1u);
+    EXPECT_EQ(store->rejections(sample_problem(), kA100)[0].reason, "trap");
+  };
+  pack_ = make_pack_of("newer.pack", {newer});
+  ASSERT_TRUE(open()->put(older));
+  expect_newer();
+  pack_ = make_pack_of("older.pack", {older});
+  path_ = folder_ + "/newer.db";
+  ASSERT_TRUE(open()->put(newer));
+  expect_newer();
+}
+
 TEST_F(StoreTest, EvidenceAndDecisionsMayNameWhatThePackHolds) {
   const TuningResult packed = sample_result("packed");
   pack_ = make_pack_of("base.pack", {packed});

@@ -248,6 +248,58 @@ TEST_F(StoreTest, RepeatedEvidenceOfOneKindKeepsTheNewest) {
   EXPECT_EQ(store->timings(sample_problem(), kA100).size(), 2u);
 }
 
+TEST_F(StoreTest, OlderEvidenceThatComesLateDoesNotReplaceNewer) {
+  auto store = open();
+  TuningResult result = sample_result("a");
+  Timing& timing = result.timings[0];
+  Rejection& rejection = result.rejections[0];
+  timing.timed_at = rejection.rejected_at = 1'700'000'010;
+  ASSERT_TRUE(store->put(result));
+
+  timing.timed_at = rejection.rejected_at = 1'700'000'009;
+  timing.time_ns = 1;
+  rejection.reason = "trap";
+  ASSERT_TRUE(store->put_timing(timing));
+  ASSERT_TRUE(store->put_rejections({rejection}));
+  EXPECT_EQ(store->timings(sample_problem(), kA100).at(0).time_ns, 4321.125);
+  EXPECT_EQ(store->timings(sample_problem(), kA100).at(0).timed_at, 1'700'000'010);
+  EXPECT_EQ(store->rejections(sample_problem(), kA100).at(0).reason, "wrong");
+  EXPECT_EQ(store->rejections(sample_problem(), kA100).at(0).rejected_at, 1'700'000'010);
+  EXPECT_TRUE(store->warnings().empty());
+
+  timing.timed_at = rejection.rejected_at = 1'700'000'011;
+  ASSERT_TRUE(store->put_timing(timing));
+  ASSERT_TRUE(store->put_rejections({rejection}));
+  EXPECT_EQ(store->timings(sample_problem(), kA100).at(0).time_ns, 1);
+  EXPECT_EQ(store->rejections(sample_problem(), kA100).at(0).reason, "trap");
+}
+
+TEST_F(StoreTest, EvidenceOfNowIsTheNewestByAnyClock) {
+  auto store = open();
+  TuningResult result = sample_result("a");
+  const int64_t ahead = 4'000'000'000;  // by a clock that went wrong
+  result.timings[0].timed_at = ahead;
+  result.rejections[0].rejected_at = ahead;
+  result.verifications[0].verified_at = ahead;
+  ASSERT_TRUE(store->put(result));
+  Timing timing = result.timings[0];
+  timing.timed_at = 0;
+  timing.time_ns = 1;
+  Rejection rejection = result.rejections[0];
+  rejection.rejected_at = 0;
+  rejection.reason = "trap";
+  Verification verification = result.verifications[0];
+  verification.verified_at = 0;
+  verification.passed = false;
+  ASSERT_TRUE(store->put_timing(timing));
+  ASSERT_TRUE(store->put_rejections({rejection}));
+  ASSERT_TRUE(store->put_verification(verification));
+  EXPECT_EQ(store->timings(sample_problem(), kA100).at(0).time_ns, 1);
+  EXPECT_EQ(store->timings(sample_problem(), kA100).at(0).timed_at, ahead);
+  EXPECT_EQ(store->rejections(sample_problem(), kA100).at(0).reason, "trap");
+  EXPECT_FALSE(store->verifications(sample_problem()).at(0).passed);
+}
+
 TEST_F(StoreTest, FailureOnOneCardTakesTheVerifiedMarkAwayAndIsTold) {
   auto store = open();
   const TuningResult result = sample_result("a");
