@@ -322,6 +322,17 @@ void Layer::check_process() const {
   }
 }
 
+void Layer::check_version() {
+  if (is_in_memory()) return;
+  const int64_t version = opened_.database->query_integer("PRAGMA user_version");
+  if (version == kSchemaVersion) return;
+  throw Unusable(
+      fmt::format("the store {} was brought to schema version {} while it was open (this library "
+                  "reads version {}), so it is left alone from here on",
+                  path_, version, kSchemaVersion),
+      version > kSchemaVersion ? "update this installation" : "open it again");
+}
+
 bool Layer::names(const std::string& path, const std::optional<FileId>& id) {
   if (path == path_) return true;
   const std::lock_guard lock(mutex_);
@@ -367,7 +378,14 @@ void Layer::read(const Work& work) {
     opened_ = origin_ == Origin::inherited ? open_inherited(path_) : open_for_reading(path_);
   }
   const std::unique_ptr<Transaction> snapshot = take_snapshot();
-  if (opened_.database) work(*opened_.database);
+  if (!opened_.database) return;
+  check_version();
+  try {
+    work(*opened_.database);
+  } catch (const SqliteError& error) {
+    if (error.code() == SQLITE_ERROR) check_version();  // perhaps the tables became others since
+    throw;
+  }
 }
 
 // Of a file beside which a writer may come and go. The snapshot is taken before anything is read,
@@ -398,6 +416,7 @@ void Layer::write(const Work& work, std::vector<std::string>& warnings) {
       Transaction transaction(*opened_.database);
       // A file that was removed or put aside meanwhile would swallow the write.
       if (is_in_memory() || file_id(path_) == opened_.id) {
+        check_version();
         work(*opened_.database);
         transaction.commit();
         return;

@@ -120,6 +120,8 @@ class Layer {
   void upgrade(std::vector<std::string>& warnings);
   void tell_inherited(Access access, std::vector<std::string>& warnings);
   void check_process() const;
+  // Throws Unusable when somebody has brought the file to another version since it was opened.
+  void check_version();
   std::unique_ptr<Transaction> take_snapshot();
 
   const std::string path_;

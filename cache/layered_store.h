@@ -67,6 +67,7 @@ class LayeredStore : public Store {
   void open_read_only(const std::string& path);
   void add_read_layer(const std::string& path, std::string_view consequence);
   void use_memory(std::string_view why);
+  void give_up_top(const Unusable& error);
 
   void warn(const std::string& key, const std::string& sentence);
   // What to type when the file at this path cannot serve, or is damaged.
@@ -75,12 +76,14 @@ class LayeredStore : public Store {
   std::string with_remedy(const std::string& path, const Unusable& error) const;
   void note_damage(Layer& layer, std::string_view how, std::string_view consequence);
   void note_failure(Layer& layer, const SqliteError& error, std::string_view consequence);
-  // Runs `work` on a layer; false, with a warning, when the layer could not answer.
+  // Runs `work` on a layer; false, with a warning, when the layer could not answer. A top that
+  // cannot serve any more makes way for one in memory.
   bool read(Layer& layer, const Layer::Work& work);
   // Runs `work` on each layer from the top until it says that it is done.
   template <typename Work>
   void read_down(Work work) {
-    for (const std::shared_ptr<Layer>& layer : layers_) {
+    const std::vector<std::shared_ptr<Layer>> layers = layers_;  // read() may put another one there
+    for (const std::shared_ptr<Layer>& layer : layers) {
       bool done = false;
       read(*layer, [&](Database& database) { done = work(database, *layer); });
       if (done) return;

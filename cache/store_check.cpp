@@ -10,7 +10,8 @@ namespace kiln::cache {
 std::vector<std::string> LayeredStore::check() {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> defects;
-  for (const std::shared_ptr<Layer>& layer : layers_) {
+  const std::vector<std::shared_ptr<Layer>> layers = layers_;  // read() may put another one there
+  for (const std::shared_ptr<Layer>& layer : layers) {
     const std::string& path = layer->path();
     std::vector<Reference> plans;
     std::vector<Reference> binaries;
@@ -33,7 +34,7 @@ std::vector<std::string> LayeredStore::check() {
       note_damage(*layer, "its pages do not fit together", "so what it holds may be missed");
     }
     // A layer may use what the layers below it hold, and on this machine also what lies above.
-    for (const std::shared_ptr<Layer>& other : layers_) {
+    for (const std::shared_ptr<Layer>& other : layers) {
       read(*other, [&](Database& database) {
         std::erase_if(plans, [&](const Reference& r) { return has_plan(database, r.target); });
         std::erase_if(binaries, [&](const Reference& r) { return has_image(database, r.target); });

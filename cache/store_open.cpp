@@ -60,6 +60,11 @@ void LayeredStore::use_memory(std::string_view why) {
   layers_.insert(layers_.begin(), top_);
 }
 
+void LayeredStore::give_up_top(const Unusable& error) {
+  std::erase(layers_, top_);
+  use_memory(with_remedy(path_, error));
+}
+
 std::string LayeredStore::other_file(const std::string& path) const {
   return path == pack_ ? "name another pack with KILN_PACK or --pack"
                        : "name another file with KILN_DB or --db";
@@ -201,8 +206,12 @@ bool LayeredStore::read(Layer& layer, const Layer::Work& work) {
   } catch (const SqliteError& error) {
     note_failure(layer, error, "so what it holds may be missed");
   } catch (const Unusable& error) {
-    warn("read:" + layer.path(), with_remedy(layer.path(), error));
-    trouble_ = error.what();
+    if (&layer == top_.get()) {
+      give_up_top(error);
+    } else {
+      warn("read:" + layer.path(), with_remedy(layer.path(), error));
+      trouble_ = error.what();
+    }
   }
   return false;
 }

@@ -21,8 +21,7 @@ bool LayeredStore::write(const Layer::Work& work) {
       top_->write(work, happened);
     } catch (const Unusable& error) {
       if (top_->is_in_memory()) throw;
-      std::erase(layers_, top_);
-      use_memory(with_remedy(path_, error));
+      give_up_top(error);
       top_->write(work, happened);
     }
     for (const std::string& sentence : happened) warn(sentence, sentence);
