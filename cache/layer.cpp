@@ -572,7 +572,7 @@ Layer::Opened Layer::open_for_writing(const std::string& path, std::vector<std::
       return replace_damaged(path, head.id, warnings);
     }
     std::unique_ptr<SideLock> lock;
-    return open_current(path, lock);
+    return open_current(path, lock, warnings);
   } catch (const SqliteError& error) {
     if (error.is_unwritable()) return open_unwritable(path, error.what(), what_helps(error));
     if (!is_damage(error, head)) {
@@ -601,7 +601,7 @@ Layer::Opened Layer::open_or_create(const std::string& path, std::vector<std::st
         throw not_creatable(path, std::strerror(error));
       }
       try {
-        return open_current(path, lock);
+        return open_current(path, lock, warnings);
       } catch (const SqliteError& error) {
         throw not_creatable(path, error.what(), error.is_unwritable() ? what_helps(error) : "");
       }
@@ -614,8 +614,30 @@ Layer::Opened Layer::open_or_create(const std::string& path, std::vector<std::st
 
 // Opens a file that exists, makes its tables if it has none and brings it up to date if it is
 // older. Throws SqliteError of SQLITE_CORRUPT for a damaged file.
-Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideLock>& lock) {
-  const std::string network = network_file_system(path);
+Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideLock>& lock,
+                                  std::vector<std::string>& warnings) {
+  if (!network_file_system(path).empty()) return open_current(path, lock, SharedMemory::absent);
+  try {
+    return open_current(path, lock, SharedMemory::there);
+  } catch (const SqliteError& error) {
+    if (!error.may_lack_shared_memory()) throw;
+    Opened opened;
+    try {
+      opened = open_current(path, lock, SharedMemory::absent);
+    } catch (const SqliteError&) {
+      throw SqliteError(error);  // something else was the matter
+    }
+    warnings.push_back(
+        fmt::format("the store {} has no write-ahead log, because there is no shared memory beside "
+                    "it ({}), so whoever writes and whoever reads wait for each other; name a file "
+                    "on another disk with KILN_DB or --db",
+                    path, error.what()));
+    return opened;
+  }
+}
+
+Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideLock>& lock,
+                                  SharedMemory memory) {
   Opened opened;
   opened.id = file_id(path).value_or(FileId{});
   opened.database = std::make_unique<Database>(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX);
@@ -624,7 +646,7 @@ Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideL
   sqlite3_db_config(database.handle(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
   database.execute("PRAGMA cell_size_check = ON");
   // Without shared memory between processes a log can be read in exclusive mode only.
-  if (!network.empty()) database.execute("PRAGMA locking_mode = EXCLUSIVE");
+  if (memory == SharedMemory::absent) database.execute("PRAGMA locking_mode = EXCLUSIVE");
 
   FileKind kind = classify(database);
   if (kind == FileKind::fresh || kind == FileKind::older) {
@@ -655,8 +677,8 @@ Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideL
   sqlite3_db_config(database.handle(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, nullptr);
 
   try {
-    const char* wanted =
-        network.empty() ? "PRAGMA journal_mode = WAL" : "PRAGMA journal_mode = DELETE";
+    const char* wanted = memory == SharedMemory::there ? "PRAGMA journal_mode = WAL"
+                                                       : "PRAGMA journal_mode = DELETE";
     opened.wal = database.query_text(wanted) == "wal";
   } catch (const SqliteError& error) {
     if (!error.is_busy()) throw;  // busy: another process is using the mode that the file has
@@ -665,7 +687,7 @@ Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideL
   // A log that is synchronised at checkpoints keeps the file whole; a crash of the machine may cost
   // the last results.
   database.execute(opened.wal ? "PRAGMA synchronous = NORMAL" : "PRAGMA synchronous = FULL");
-  if (!network.empty()) {
+  if (memory == SharedMemory::absent) {
     database.execute("PRAGMA locking_mode = NORMAL");
     database.query_integer("SELECT count(*) FROM meta");  // the lock is given back by the next read
   }
@@ -693,7 +715,7 @@ Layer::Opened Layer::replace_damaged(const std::string& path, const FileId& id,
   }
   if (const int error = create_private_file(path); error != 0) throw cannot(error);
   try {
-    return open_current(path, lock);
+    return open_current(path, lock, warnings);
   } catch (const SqliteError& error) {
     throw Unusable(fmt::format("the store {} cannot be made anew ({})", path, error.what()),
                    error.is_unwritable() ? what_helps(error) : "");

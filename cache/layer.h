@@ -112,7 +112,11 @@ class Layer {
   static Opened open_unwritable(const std::string& path, std::string_view why,
                                 std::string_view to_do);
   static Opened open_or_create(const std::string& path, std::vector<std::string>& warnings);
-  static Opened open_current(const std::string& path, std::unique_ptr<SideLock>& lock);
+  static Opened open_current(const std::string& path, std::unique_ptr<SideLock>& lock,
+                             std::vector<std::string>& warnings);
+  enum class SharedMemory { there, absent };
+  static Opened open_current(const std::string& path, std::unique_ptr<SideLock>& lock,
+                             SharedMemory memory);
   static Opened replace_damaged(const std::string& path, const FileId& id,
                                 std::vector<std::string>& warnings);
 

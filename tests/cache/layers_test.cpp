@@ -461,6 +461,41 @@ TEST(NetworkFileSystem, NamesThoseWithoutSharedMemory) {
   EXPECT_EQ(network_file_system_name(0x01021994), "");  // tmpfs
 }
 
+// A link that leads nowhere is what SQLite never makes its shared memory of.
+TEST_F(StoreTest, C50StoreWithoutSharedMemoryIsWrittenWithoutALog) {
+  std::filesystem::create_symlink("/nowhere/at/all", path_ + "-shm");
+  {
+    auto store = open();
+    EXPECT_EQ(store->info().path, path_);
+    EXPECT_FALSE(store->info().wal);
+    ASSERT_EQ(store->warnings().size(), 1u);
+    EXPECT_NE(store->warnings()[0].find("no shared memory"), std::string::npos)
+        << store->warnings()[0];
+    EXPECT_TRUE(store->put(sample_result("a")));
+    EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+    EXPECT_TRUE(store->check().empty());
+    EXPECT_EQ(store->warnings().size(), 1u);
+  }
+  EXPECT_TRUE(open()->find_decision(sample_problem(), kA100));
+  EXPECT_EQ(count_files_with("-wal"), 0u);
+}
+
+TEST_F(StoreTest, C50StoreThatHadALogIsReadWhereThereIsNoSharedMemory) {
+  ASSERT_TRUE(open()->put(sample_result("a")));
+  std::filesystem::create_symlink("/nowhere/at/all", path_ + "-shm");
+  {
+    auto store = open();
+    EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+    EXPECT_TRUE(store->put(sample_result("b", 64)));
+    EXPECT_EQ(store->warnings().size(), 1u);
+  }
+  std::filesystem::remove(path_ + "-shm");
+  auto store = open();
+  EXPECT_TRUE(store->info().wal);
+  EXPECT_TRUE(store->warnings().empty());
+  EXPECT_EQ(store->list_decisions().size(), 2u);
+}
+
 TEST_F(StoreTest, LocalFileSystemGetsAWriteAheadLog) {
   auto store = open();
   ASSERT_TRUE(store->put(sample_result("a")));
