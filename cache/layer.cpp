@@ -113,12 +113,25 @@ bool is_sound(const std::string& path, const FileHead& head) {
   }
 }
 
+// How long a connection waits for another writer, for the length of a scope.
+class WaitForOthers {
+ public:
+  WaitForOthers(Database& database, Layer::Patience patience) : database_(database) {
+    if (patience == Layer::Patience::none) sqlite3_busy_timeout(database_.handle(), 0);
+  }
+  WaitForOthers(const WaitForOthers&) = delete;
+  ~WaitForOthers() { sqlite3_busy_timeout(database_.handle(), kBusyTimeoutMs); }
+
+ private:
+  Database& database_;
+};
+
 // Writes a row, because a transaction without one touches no page and succeeds on a full disk.
 // Somebody else who is writing is proof enough. Nothing is written when another file has taken the
 // place of the one with this id: SQLite finds the log by its name, and it would be the other's.
 void try_to_write(Database& database, const std::string& path, const FileId& id) {
   if (database.is_read_only()) throw SqliteError(SQLITE_READONLY, "it opens for reading only");
-  sqlite3_busy_timeout(database.handle(), 0);
+  const WaitForOthers wait(database, Layer::Patience::none);
   try {
     Transaction transaction(database);
     if (file_id(path) == id) {
@@ -129,7 +142,6 @@ void try_to_write(Database& database, const std::string& path, const FileId& id)
   } catch (const SqliteError& error) {
     if (!error.is_busy()) throw;
   }
-  sqlite3_busy_timeout(database.handle(), kBusyTimeoutMs);
 }
 
 }  // namespace
@@ -406,13 +418,14 @@ std::unique_ptr<Transaction> Layer::take_snapshot() {
   return nullptr;
 }
 
-void Layer::write(const Work& work, std::vector<std::string>& warnings) {
+void Layer::write(const Work& work, std::vector<std::string>& warnings, Patience patience) {
   const std::lock_guard lock(mutex_);
   check_process();
   constexpr int kAttempts = 3;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (!opened_.database) opened_ = open_or_create(path_, warnings);
     {
+      const WaitForOthers wait(*opened_.database, patience);
       Transaction transaction(*opened_.database);
       // A file that was removed or put aside meanwhile would swallow the write.
       if (is_in_memory() || file_id(path_) == opened_.id) {

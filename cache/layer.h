@@ -74,8 +74,11 @@ class Layer {
   // Runs `work` on the file. Does nothing when there is no file.
   void read(const Work& work);
 
-  // Runs `work` in one transaction, in the file that is at the path now. Makes it if need be.
-  void write(const Work& work, std::vector<std::string>& warnings);
+  // Runs `work` in one transaction, in the file that is at the path now. Makes it if need be. none:
+  // throws SqliteError of SQLITE_BUSY at once when another process is writing.
+  enum class Patience { usual, none };
+  void write(const Work& work, std::vector<std::string>& warnings,
+             Patience patience = Patience::usual);
 
   // Notes beside the file that it is damaged, so that the next one who opens it for writing looks
   // at all of it and puts it aside. Somebody who only reads adds the note to a side-car that is

@@ -55,6 +55,7 @@ class LayeredStore : public Store {
   bool put_verification(const Verification& verification) override;
   bool put_timing(const Timing& timing) override;
   bool put_rejections(const std::vector<Rejection>& rejections) override;
+  void touch(const std::vector<Hash128>& binaries) override;
   bool forget(const Problem& problem, std::string_view gpu_class) override;
   bool hide(const Problem& problem, std::string_view gpu_class, std::string_view reason) override;
 

@@ -443,6 +443,22 @@ void write_plan(Database& database, const PlanRecord& plan) {
   }
 }
 
+std::vector<Hash128> images_used_before(Database& database, const std::vector<Hash128>& binaries,
+                                        int64_t seconds) {
+  std::vector<Hash128> found;
+  for (const Hash128& key : binaries) {
+    Statement row = database.prepare("SELECT 1 FROM images WHERE binary = ? AND used_at < ?");
+    if (row.bind(key.hex(), seconds).step()) found.push_back(key);
+  }
+  return found;
+}
+
+void write_used_now(Database& database, const Hash128& binary) {
+  database.prepare("UPDATE images SET used_at = ? WHERE binary = ?")
+      .bind(now_seconds(), binary.hex())
+      .run();
+}
+
 void write_verification(Database& database, const Verification& verification) {
   const Date date(verification.verified_at);
   const int64_t problem = problem_id(database, verification.problem);

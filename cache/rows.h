@@ -55,6 +55,10 @@ std::vector<Rejection> read_rejections(Database& database, const Problem& proble
 // A binary that was compiled here, so its image is trusted.
 void write_binary(Database& database, const jit::Binary& binary, const PackedImage& image);
 void write_plan(Database& database, const PlanRecord& plan);
+// Of these binaries those whose image is there and was last noted as used before this moment.
+std::vector<Hash128> images_used_before(Database& database, const std::vector<Hash128>& binaries,
+                                        int64_t seconds);
+void write_used_now(Database& database, const Hash128& binary);
 void write_verification(Database& database, const Verification& verification);
 void write_timing(Database& database, const Timing& timing);
 void write_rejection(Database& database, const Rejection& rejection);

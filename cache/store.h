@@ -249,6 +249,10 @@ class Store {
   virtual bool put_verification(const Verification& verification) = 0;
   virtual bool put_timing(const Timing& timing) = 0;
   virtual bool put_rejections(const std::vector<Rejection>& rejections) = 0;
+  // Notes for gc that these binaries are in use: in the writable file and by the hour, so that a
+  // warm start writes nothing. While another process is writing, and where nothing can be written,
+  // it is not noted, and nobody is told: nothing of value is lost.
+  virtual void touch(const std::vector<Hash128>& binaries) = 0;
   virtual bool forget(const Problem& problem,
                       std::string_view gpu_class) = 0;  // drops the decisions in the writable file
   // Drops the decisions in the writable file and hides those of the packs below it.

@@ -132,6 +132,29 @@ bool LayeredStore::put_rejections(const std::vector<Rejection>& rejections) {
   return write(Batch{.rejections = pointers(rejections)});
 }
 
+void LayeredStore::touch(const std::vector<Hash128>& binaries) {
+  const std::lock_guard lock(mutex_);
+  if (!top_ || top_->is_in_memory()) return;
+  constexpr int64_t kHourSeconds = 3600;
+  std::vector<Hash128> found;
+  read(*top_, [&](Database& database) {
+    found = images_used_before(database, binaries, now_seconds() - kHourSeconds);
+  });
+  if (found.empty()) return;
+  std::vector<std::string> happened;
+  try {
+    top_->write(
+        [&](Database& database) {
+          for (const Hash128& key : found) write_used_now(database, key);
+        },
+        happened, Layer::Patience::none);
+  } catch (const SqliteError&) {
+    // Busy, or it cannot be written: whoever writes something of value is told.
+  } catch (const Unusable&) {
+  }
+  for (const std::string& sentence : happened) warn(sentence, sentence);
+}
+
 bool LayeredStore::forget(const Problem& problem, std::string_view gpu_class) {
   const std::lock_guard lock(mutex_);
   return write([&](Database& database) { delete_decisions(database, problem, gpu_class); });

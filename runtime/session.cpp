@@ -108,6 +108,7 @@ class Session::Preparation {
     }
     for (ShapeWork& work : shapes_) finish_shape(work);
     kernels.store(plans_);
+    kernels.note_use();
     log_reasons();
     session_.workshop_->log_store_warnings();
     if (stopped) std::rethrow_exception(stopped);

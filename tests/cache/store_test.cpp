@@ -300,6 +300,43 @@ TEST_F(StoreTest, EvidenceOfNowIsTheNewestByAnyClock) {
   EXPECT_FALSE(store->verifications(sample_problem()).at(0).passed);
 }
 
+TEST_F(StoreTest, UseOfABinaryIsNotedByTheHour) {
+  const TuningResult result = sample_result("a");
+  const std::vector<Hash128> keys = {result.binaries[0].key, hash_text("nowhere")};
+  ASSERT_TRUE(open()->put(result));
+  const auto used_at = [&] { return sql("SELECT used_at FROM images ORDER BY id"); };
+  const int64_t now = std::stoll(used_at()[0]);
+  sql("UPDATE images SET used_at = " + std::to_string(now - 3000));
+  open()->touch(keys);
+  EXPECT_EQ(used_at(), std::vector<std::string>(2, std::to_string(now - 3000)));
+
+  sql("UPDATE images SET used_at = " + std::to_string(now - 4000));
+  auto store = open();
+  store->touch(keys);
+  EXPECT_TRUE(store->warnings().empty());
+  store.reset();
+  EXPECT_GE(std::stoll(used_at()[0]), now);
+  EXPECT_EQ(used_at()[1], std::to_string(now - 4000));
+}
+
+TEST_F(StoreTest, UseIsNotNotedWhereNothingIsWritten) {
+  const TuningResult result = sample_result("a");
+  const std::vector<Hash128> keys = {result.binaries[0].key, result.binaries[1].key};
+  pack_ = make_pack_of("base.pack", {result});
+  ASSERT_TRUE(open()->put(sample_result("b")));
+  sql(pack_, "UPDATE images SET used_at = 0");
+  sql("UPDATE images SET used_at = 0");
+  const std::string pack_before = read_file(pack_);
+  const std::string before = read_file(path_);
+  for (const auto mode : {StoreOptions::Mode::read_only, StoreOptions::Mode::read_write}) {
+    auto store = open(mode);
+    store->touch(keys);
+    EXPECT_TRUE(store->warnings().empty());
+  }
+  EXPECT_EQ(read_file(pack_), pack_before);
+  EXPECT_EQ(sql("SELECT DISTINCT used_at FROM images"), std::vector<std::string>{"0"});
+}
+
 TEST_F(StoreTest, FailureOnOneCardTakesTheVerifiedMarkAwayAndIsTold) {
   auto store = open();
   const TuningResult result = sample_result("a");
