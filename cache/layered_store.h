@@ -66,10 +66,12 @@ class LayeredStore : public Store {
   // All private functions expect the mutex.
   void open_top(const std::string& path);
   void open_read_only(const std::string& path);
+  void open_packs();
   void add_read_layer(const std::string& path, std::string_view consequence);
   void use_memory(std::string_view why);
   void give_up_top(const Unusable& error);
 
+  bool is_pack(const std::string& path) const;
   void warn(const std::string& key, const std::string& sentence);
   // What to type when the file at this path cannot serve, or is damaged.
   std::string other_file(const std::string& path) const;
@@ -106,7 +108,7 @@ class LayeredStore : public Store {
   std::vector<std::shared_ptr<Layer>> layers_;  // in the order in which they are read
   std::shared_ptr<Layer> top_;                  // the writable one, null in a read-only store
   std::string path_;  // the file asked for, also when it could not be used
-  std::string pack_;
+  std::vector<std::string> packs_;
   std::string trouble_;  // as trouble() says it, but for a file that is gone
   std::vector<std::string> warnings_;
   std::set<std::string> warned_;

@@ -1,5 +1,5 @@
-// The store: decisions, evidence and binaries in one SQLite file over a read-only pack.
-// A read falls through from the writable file to the pack; a write goes to the top. Nothing above
+// The store: decisions, evidence and binaries in one SQLite file over read-only packs.
+// A read falls through from the writable file to the packs; a write goes to the top. Nothing above
 // this header writes SQL.
 //
 // A store that cannot be used is a miss, never an error: open() always returns a store, in the
@@ -166,8 +166,8 @@ struct BinaryRow {
 };
 
 struct StoreInfo {
-  std::string path;  // writable file, or ":memory:"
-  std::string pack;  // read-only file, or ""
+  std::string path;                // writable file, or ":memory:"
+  std::vector<std::string> packs;  // read-only files, in the order in which they are read
   bool writable = false;
   bool wal = false;
   int schema_version = kSchemaVersion;
@@ -180,7 +180,9 @@ struct StoreInfo {
 struct StoreOptions {
   std::string path;  // "" : KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db, else ~/.cache/kiln/kiln.db;
                      // ":memory:" is legal
-  std::string pack;  // "" : KILN_PACK, else none
+  // Read-only files under it, separated by ':', the upper ones first; a folder stands for its *.db
+  // in the order of their names. "" : KILN_PACK, else none.
+  std::string pack;
   enum class Mode { read_write, read_only } mode = Mode::read_write;
 };
 

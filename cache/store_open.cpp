@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <sstream>
 
 #include "cache/layered_store.h"
 
@@ -12,6 +14,36 @@ namespace kiln::cache {
 namespace {
 
 constexpr size_t kMaxWarnings = 100;
+
+// The packs of a folder, in the order of their names. A folder without any stands for itself: then
+// there is no pack, and it is said where.
+std::vector<std::string> files_of_folder(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().extension() == ".db") files.push_back(entry->path().string());
+  }
+  std::sort(files.begin(), files.end());
+  if (files.empty()) files.push_back(folder + "/*.db");
+  return files;
+}
+
+// The files of a list as KILN_PACK has it, each once.
+std::vector<std::string> named_files(const std::string& list) {
+  std::vector<std::string> files;
+  std::istringstream names(list);
+  for (std::string name; std::getline(names, name, ':');) {
+    if (name.empty()) continue;
+    const std::string path = absolute_path(name);
+    std::error_code error;
+    const bool is_folder = std::filesystem::is_directory(path, error);
+    for (const std::string& file : is_folder ? files_of_folder(path) : std::vector{path}) {
+      if (std::find(files.begin(), files.end(), file) == files.end()) files.push_back(file);
+    }
+  }
+  return files;
+}
 
 }  // namespace
 
@@ -23,9 +55,10 @@ LayeredStore::LayeredStore(const StoreOptions& options) {
   StorePlace place = {options.path, "asked for"};
   if (place.path.empty()) place = default_store_place();
   path_ = place.path == ":memory:" ? place.path : absolute_path(place.path);
-  pack_ = options.pack;
-  if (const char* pack = std::getenv("KILN_PACK"); pack_.empty() && pack != nullptr) pack_ = pack;
-  if (!pack_.empty()) pack_ = absolute_path(pack_);
+  std::string packs = options.pack;
+  if (const char* pack = std::getenv("KILN_PACK"); packs.empty() && pack != nullptr) packs = pack;
+  packs_ = named_files(packs);
+  std::erase(packs_, path_);
 
   const char* named = std::getenv("KILN_DB");
   const bool is_named = !options.path.empty() || (named != nullptr && *named != '\0');
@@ -43,14 +76,25 @@ LayeredStore::LayeredStore(const StoreOptions& options) {
   } else {
     open_top(path_);
   }
-  if (!pack_.empty() && pack_ != path_) {
-    if (!file_id(pack_)) {
-      warn("pack", fmt::format("there is no pack at {}; correct KILN_PACK or --pack", pack_));
-      pack_.clear();
+  open_packs();
+}
+
+void LayeredStore::open_packs() {
+  std::vector<std::string> absent;
+  for (const std::string& pack : packs_) {
+    if (file_id(pack)) {
+      add_read_layer(pack, "This pack is not used");
     } else {
-      add_read_layer(pack_, "This pack is not used");
+      warn("pack:" + pack,
+           fmt::format("there is no pack at {}; correct KILN_PACK or --pack", pack));
+      absent.push_back(pack);
     }
   }
+  for (const std::string& pack : absent) std::erase(packs_, pack);
+}
+
+bool LayeredStore::is_pack(const std::string& path) const {
+  return std::find(packs_.begin(), packs_.end(), path) != packs_.end();
 }
 
 void LayeredStore::use_memory(std::string_view why) {
@@ -66,12 +110,12 @@ void LayeredStore::give_up_top(const Unusable& error) {
 }
 
 std::string LayeredStore::other_file(const std::string& path) const {
-  return path == pack_ ? "name another pack with KILN_PACK or --pack"
+  return is_pack(path) ? "name another pack with KILN_PACK or --pack"
                        : "name another file with KILN_DB or --db";
 }
 
 std::string LayeredStore::replacement(const std::string& path) const {
-  if (path == pack_) return "get a sound copy of this pack, or " + other_file(path);
+  if (is_pack(path)) return "get a sound copy of this pack, or " + other_file(path);
   return fmt::format(
       "`kiln tune` and `kiln build` put it aside as {}.corrupt-<time> and start a new "
       "one, as does every program that opens it for writing",
@@ -122,7 +166,7 @@ void LayeredStore::open_read_only(const std::string& path) {
     if (error != ENOENT && error != ENOTDIR) {
       trouble_ = fmt::format("{} cannot be read ({})", path, std::strerror(error));
       warn("absent", fmt::format("{}; {}", trouble_, other_file(path)));
-    } else if (pack_.empty()) {
+    } else if (packs_.empty()) {
       warn("absent", fmt::format("there is no store at {} yet; `kiln tune` or `kiln build` makes "
                                  "one",
                                  path));
@@ -159,7 +203,7 @@ void LayeredStore::note_damage(Layer& layer, std::string_view how, std::string_v
   const std::string& path = layer.path();
   trouble_ = fmt::format("{} is damaged", path);
   std::string next = replacement(path);
-  if (path == pack_) {
+  if (is_pack(path)) {
     // Nobody writes a pack, so nobody would read a note about it.
   } else if (const Layer::DamageNote note = layer.remember_damaged();
              note == Layer::DamageNote::changed) {
@@ -227,7 +271,7 @@ StoreInfo LayeredStore::info() {
   const std::lock_guard lock(mutex_);
   StoreInfo info;
   info.path = top_ ? top_->path() : path_;
-  info.pack = pack_;
+  info.packs = packs_;
   info.writable = top_ != nullptr;
   info.wal = top_ && top_->uses_wal();
   if (!(top_ && top_->is_in_memory())) {

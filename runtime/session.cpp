@@ -34,8 +34,9 @@ cache::StoreOptions store_options(const SessionOptions& options) {
 
 std::string store_text(const cache::StoreInfo& info) {
   const std::string mode = info.writable ? "" : " (not writable)";
-  const std::string pack = info.pack.empty() ? "" : ", pack " + info.pack;
-  return info.path + mode + pack;
+  std::string packs;
+  for (const std::string& pack : info.packs) packs += ", pack " + pack;
+  return info.path + mode + packs;
 }
 
 Json parse_shape_text(std::string_view shape) {

@@ -26,7 +26,7 @@ TEST_F(StoreTest, ReadsFallThroughToThePack) {
   EXPECT_EQ(store->timings(sample_problem(), kA100).size(), 1u);
   EXPECT_EQ(store->rejections(sample_problem(), kA100).size(), 1u);
   EXPECT_EQ(store->problems().size(), 1u);
-  EXPECT_EQ(store->info().pack, pack_);
+  EXPECT_EQ(store->info().packs, std::vector{pack_});
   EXPECT_TRUE(store->check().empty());
 }
 
@@ -168,7 +168,7 @@ TEST_F(StoreTest, MissingPackIsOneWarningThatNamesIt) {
   ASSERT_EQ(store->warnings().size(), 1u);
   EXPECT_NE(store->warnings()[0].find(pack_), std::string::npos);
   EXPECT_TRUE(store->put(sample_result("a")));
-  EXPECT_EQ(store->info().pack, "");
+  EXPECT_TRUE(store->info().packs.empty());
 }
 
 TEST_F(StoreTest, DamagedPackIsNotUsedAndNotTouched) {

@@ -571,7 +571,7 @@ TEST_F(StoreTest, InfoCountsWhatIsThere) {
   ASSERT_TRUE(store->put(sample_result("b", 32)));
   const StoreInfo info = store->info();
   EXPECT_EQ(info.path, path_);
-  EXPECT_EQ(info.pack, "");
+  EXPECT_TRUE(info.packs.empty());
   EXPECT_TRUE(info.writable);
   EXPECT_EQ(info.schema_version, kSchemaVersion);
   EXPECT_GT(info.file_bytes, 0);
