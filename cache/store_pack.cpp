@@ -11,6 +11,26 @@
 #include "jit/base/error.h"
 
 namespace kiln::cache {
+namespace {
+
+// An empty file beside the pack, and what SQLite makes beside that. They are gone at the end.
+class Draft {
+ public:
+  explicit Draft(const std::string& pack) : path_(make_draft(pack)) {}
+  Draft(const Draft&) = delete;
+  ~Draft() {
+    if (path_.empty()) return;
+    for (const char* suffix : {"", "-journal", "-wal", "-shm"}) {
+      ::unlink((path_ + suffix).c_str());
+    }
+  }
+  const std::string& path() const { return path_; }  // "" with errno when it cannot be made
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
 
 void LayeredStore::make_pack(const std::string& path) {
   const std::lock_guard lock(mutex_);
@@ -38,26 +58,16 @@ void LayeredStore::make_pack(const std::string& path) {
   }
   constexpr const char* kExists = "the file exists; remove it or give another name";
   if (file_id(path)) refuse(kExists);
-  const std::string draft = make_draft(path);
-  if (draft.empty()) refuse(std::strerror(errno));
-  Published published;
-  try {
-    read_source([&](Database& database) {
-      database.prepare("VACUUM INTO ?").bind(draft).run();
-      // Who works on the store and what is called from it are matters of the place where it was.
-      Database pack(draft, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX);
-      pack.execute("PRAGMA journal_mode = DELETE; DELETE FROM leases; DELETE FROM used_sizes");
-    });
-    if (::chmod(draft.c_str(), 0644) == 0) {
-      published = publish_file(draft, path);
-    } else {
-      published.error = errno;
-    }
-  } catch (...) {
-    ::unlink(draft.c_str());
-    throw;
-  }
-  ::unlink(draft.c_str());
+  const Draft draft(path);
+  if (draft.path().empty()) refuse(std::strerror(errno));
+  read_source([&](Database& database) {
+    database.prepare("VACUUM INTO ?").bind(draft.path()).run();
+    // Who works on the store and what is called from it are matters of the place where it was.
+    Database pack(draft.path(), SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX);
+    pack.execute("PRAGMA journal_mode = DELETE; DELETE FROM leases; DELETE FROM used_sizes");
+  });
+  if (::chmod(draft.path().c_str(), 0644) != 0) refuse(std::strerror(errno));
+  const Published published = publish_file(draft.path(), path);
   if (published.error != 0) {
     refuse(published.error == EEXIST ? kExists : std::strerror(published.error));
   }
