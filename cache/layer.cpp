@@ -113,12 +113,25 @@ bool is_sound(const std::string& path, const FileHead& head) {
   }
 }
 
+// How long a connection waits for another writer, for the length of a scope.
+class WaitForOthers {
+ public:
+  WaitForOthers(Database& database, Layer::Patience patience) : database_(database) {
+    if (patience == Layer::Patience::none) sqlite3_busy_timeout(database_.handle(), 0);
+  }
+  WaitForOthers(const WaitForOthers&) = delete;
+  ~WaitForOthers() { sqlite3_busy_timeout(database_.handle(), kBusyTimeoutMs); }
+
+ private:
+  Database& database_;
+};
+
 // Writes a row, because a transaction without one touches no page and succeeds on a full disk.
 // Somebody else who is writing is proof enough. Nothing is written when another file has taken the
 // place of the one with this id: SQLite finds the log by its name, and it would be the other's.
 void try_to_write(Database& database, const std::string& path, const FileId& id) {
   if (database.is_read_only()) throw SqliteError(SQLITE_READONLY, "it opens for reading only");
-  sqlite3_busy_timeout(database.handle(), 0);
+  const WaitForOthers wait(database, Layer::Patience::none);
   try {
     Transaction transaction(database);
     if (file_id(path) == id) {
@@ -129,7 +142,6 @@ void try_to_write(Database& database, const std::string& path, const FileId& id)
   } catch (const SqliteError& error) {
     if (!error.is_busy()) throw;
   }
-  sqlite3_busy_timeout(database.handle(), kBusyTimeoutMs);
 }
 
 }  // namespace
@@ -322,6 +334,17 @@ void Layer::check_process() const {
   }
 }
 
+void Layer::check_version() {
+  if (is_in_memory()) return;
+  const int64_t version = opened_.database->query_integer("PRAGMA user_version");
+  if (version == kSchemaVersion) return;
+  throw Unusable(
+      fmt::format("the store {} was brought to schema version {} while it was open (this library "
+                  "reads version {}), so it is left alone from here on",
+                  path_, version, kSchemaVersion),
+      version > kSchemaVersion ? "update this installation" : "open it again");
+}
+
 bool Layer::names(const std::string& path, const std::optional<FileId>& id) {
   if (path == path_) return true;
   const std::lock_guard lock(mutex_);
@@ -367,7 +390,14 @@ void Layer::read(const Work& work) {
     opened_ = origin_ == Origin::inherited ? open_inherited(path_) : open_for_reading(path_);
   }
   const std::unique_ptr<Transaction> snapshot = take_snapshot();
-  if (opened_.database) work(*opened_.database);
+  if (!opened_.database) return;
+  check_version();
+  try {
+    work(*opened_.database);
+  } catch (const SqliteError& error) {
+    if (error.code() == SQLITE_ERROR) check_version();  // perhaps the tables became others since
+    throw;
+  }
 }
 
 // Of a file beside which a writer may come and go. The snapshot is taken before anything is read,
@@ -388,16 +418,18 @@ std::unique_ptr<Transaction> Layer::take_snapshot() {
   return nullptr;
 }
 
-void Layer::write(const Work& work, std::vector<std::string>& warnings) {
+void Layer::write(const Work& work, std::vector<std::string>& warnings, Patience patience) {
   const std::lock_guard lock(mutex_);
   check_process();
   constexpr int kAttempts = 3;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (!opened_.database) opened_ = open_or_create(path_, warnings);
     {
+      const WaitForOthers wait(*opened_.database, patience);
       Transaction transaction(*opened_.database);
       // A file that was removed or put aside meanwhile would swallow the write.
       if (is_in_memory() || file_id(path_) == opened_.id) {
+        check_version();
         work(*opened_.database);
         transaction.commit();
         return;
@@ -553,7 +585,7 @@ Layer::Opened Layer::open_for_writing(const std::string& path, std::vector<std::
       return replace_damaged(path, head.id, warnings);
     }
     std::unique_ptr<SideLock> lock;
-    return open_current(path, lock);
+    return open_current(path, lock, warnings);
   } catch (const SqliteError& error) {
     if (error.is_unwritable()) return open_unwritable(path, error.what(), what_helps(error));
     if (!is_damage(error, head)) {
@@ -582,7 +614,7 @@ Layer::Opened Layer::open_or_create(const std::string& path, std::vector<std::st
         throw not_creatable(path, std::strerror(error));
       }
       try {
-        return open_current(path, lock);
+        return open_current(path, lock, warnings);
       } catch (const SqliteError& error) {
         throw not_creatable(path, error.what(), error.is_unwritable() ? what_helps(error) : "");
       }
@@ -595,8 +627,30 @@ Layer::Opened Layer::open_or_create(const std::string& path, std::vector<std::st
 
 // Opens a file that exists, makes its tables if it has none and brings it up to date if it is
 // older. Throws SqliteError of SQLITE_CORRUPT for a damaged file.
-Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideLock>& lock) {
-  const std::string network = network_file_system(path);
+Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideLock>& lock,
+                                  std::vector<std::string>& warnings) {
+  if (!network_file_system(path).empty()) return open_current(path, lock, SharedMemory::absent);
+  try {
+    return open_current(path, lock, SharedMemory::there);
+  } catch (const SqliteError& error) {
+    if (!error.may_lack_shared_memory()) throw;
+    Opened opened;
+    try {
+      opened = open_current(path, lock, SharedMemory::absent);
+    } catch (const SqliteError&) {
+      throw SqliteError(error);  // something else was the matter
+    }
+    warnings.push_back(
+        fmt::format("the store {} has no write-ahead log, because there is no shared memory beside "
+                    "it ({}), so whoever writes and whoever reads wait for each other; name a file "
+                    "on another disk with KILN_DB or --db",
+                    path, error.what()));
+    return opened;
+  }
+}
+
+Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideLock>& lock,
+                                  SharedMemory memory) {
   Opened opened;
   opened.id = file_id(path).value_or(FileId{});
   opened.database = std::make_unique<Database>(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX);
@@ -605,7 +659,7 @@ Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideL
   sqlite3_db_config(database.handle(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
   database.execute("PRAGMA cell_size_check = ON");
   // Without shared memory between processes a log can be read in exclusive mode only.
-  if (!network.empty()) database.execute("PRAGMA locking_mode = EXCLUSIVE");
+  if (memory == SharedMemory::absent) database.execute("PRAGMA locking_mode = EXCLUSIVE");
 
   FileKind kind = classify(database);
   if (kind == FileKind::fresh || kind == FileKind::older) {
@@ -636,8 +690,8 @@ Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideL
   sqlite3_db_config(database.handle(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, nullptr);
 
   try {
-    const char* wanted =
-        network.empty() ? "PRAGMA journal_mode = WAL" : "PRAGMA journal_mode = DELETE";
+    const char* wanted = memory == SharedMemory::there ? "PRAGMA journal_mode = WAL"
+                                                       : "PRAGMA journal_mode = DELETE";
     opened.wal = database.query_text(wanted) == "wal";
   } catch (const SqliteError& error) {
     if (!error.is_busy()) throw;  // busy: another process is using the mode that the file has
@@ -646,7 +700,7 @@ Layer::Opened Layer::open_current(const std::string& path, std::unique_ptr<SideL
   // A log that is synchronised at checkpoints keeps the file whole; a crash of the machine may cost
   // the last results.
   database.execute(opened.wal ? "PRAGMA synchronous = NORMAL" : "PRAGMA synchronous = FULL");
-  if (!network.empty()) {
+  if (memory == SharedMemory::absent) {
     database.execute("PRAGMA locking_mode = NORMAL");
     database.query_integer("SELECT count(*) FROM meta");  // the lock is given back by the next read
   }
@@ -674,7 +728,7 @@ Layer::Opened Layer::replace_damaged(const std::string& path, const FileId& id,
   }
   if (const int error = create_private_file(path); error != 0) throw cannot(error);
   try {
-    return open_current(path, lock);
+    return open_current(path, lock, warnings);
   } catch (const SqliteError& error) {
     throw Unusable(fmt::format("the store {} cannot be made anew ({})", path, error.what()),
                    error.is_unwritable() ? what_helps(error) : "");

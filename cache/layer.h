@@ -74,8 +74,11 @@ class Layer {
   // Runs `work` on the file. Does nothing when there is no file.
   void read(const Work& work);
 
-  // Runs `work` in one transaction, in the file that is at the path now. Makes it if need be.
-  void write(const Work& work, std::vector<std::string>& warnings);
+  // Runs `work` in one transaction, in the file that is at the path now. Makes it if need be. none:
+  // throws SqliteError of SQLITE_BUSY at once when another process is writing.
+  enum class Patience { usual, none };
+  void write(const Work& work, std::vector<std::string>& warnings,
+             Patience patience = Patience::usual);
 
   // Notes beside the file that it is damaged, so that the next one who opens it for writing looks
   // at all of it and puts it aside. Somebody who only reads adds the note to a side-car that is
@@ -112,7 +115,11 @@ class Layer {
   static Opened open_unwritable(const std::string& path, std::string_view why,
                                 std::string_view to_do);
   static Opened open_or_create(const std::string& path, std::vector<std::string>& warnings);
-  static Opened open_current(const std::string& path, std::unique_ptr<SideLock>& lock);
+  static Opened open_current(const std::string& path, std::unique_ptr<SideLock>& lock,
+                             std::vector<std::string>& warnings);
+  enum class SharedMemory { there, absent };
+  static Opened open_current(const std::string& path, std::unique_ptr<SideLock>& lock,
+                             SharedMemory memory);
   static Opened replace_damaged(const std::string& path, const FileId& id,
                                 std::vector<std::string>& warnings);
 
@@ -120,6 +127,8 @@ class Layer {
   void upgrade(std::vector<std::string>& warnings);
   void tell_inherited(Access access, std::vector<std::string>& warnings);
   void check_process() const;
+  // Throws Unusable when somebody has brought the file to another version since it was opened.
+  void check_version();
   std::unique_ptr<Transaction> take_snapshot();
 
   const std::string path_;

@@ -65,6 +65,8 @@ std::string binary_checksum(const jit::Binary& binary) {
 // A key that is not 32 hex digits reads as zero: the checksum of its row does not hold then.
 Hash128 hash_or_zero(const std::string& hex) { return parse_hash(hex).value_or(Hash128{}); }
 
+bool is_enough(int64_t trusted, Trust trust) { return trust == Trust::any || trusted == 1; }
+
 Problem read_problem(const Statement& row, int first_column) {
   return {row.text(first_column), static_cast<int>(row.integer(first_column + 1)),
           row.text(first_column + 2), row.text(first_column + 3)};
@@ -110,6 +112,13 @@ int64_t gpu_class_id(Database& database, std::string_view key, std::string_view 
   if (!row.step()) database.fail(SQLITE_CORRUPT);
   return row.integer(0);
 }
+
+// Of evidence to write. What is found now is the newest, also by a clock that was set back.
+struct Date {
+  explicit Date(int64_t given) : seconds(given == 0 ? now_seconds() : given), is_now(given == 0) {}
+  int64_t seconds;
+  int is_now;  // 1: it replaces what is there whatever its date
+};
 
 constexpr std::string_view kSelectDecisions =
     "SELECT p.op, p.op_version, p.shape, p.bucket, g.key, d.kind, d.config, d.plan, d.checksum, "
@@ -189,8 +198,10 @@ bool has_plan(Database& database, const Hash128& id) {
   return database.prepare("SELECT 1 FROM plans WHERE id = ?").bind(id.hex()).step();
 }
 
-bool has_image(Database& database, const Hash128& key) {
-  return database.prepare("SELECT 1 FROM images WHERE binary = ?").bind(key.hex()).step();
+bool has_image(Database& database, const Hash128& key, Trust trust) {
+  Statement row = database.prepare("SELECT trusted FROM images WHERE binary = ?");
+  row.bind(key.hex());
+  return row.step() && is_enough(row.integer(0), trust);
 }
 
 Found<PlanRecord> read_plan(Database& database, const Hash128& id) {
@@ -221,14 +232,14 @@ Found<PlanRecord> read_plan(Database& database, const Hash128& id) {
   return {.record = std::move(plan), .damaged = false};
 }
 
-Found<jit::Binary> read_binary(Database& database, const Hash128& key) {
+Found<jit::Binary> read_binary(Database& database, const Hash128& key, Trust trust) {
   Statement row = database.prepare(
       "SELECT b.source_hash, b.arch, b.options, b.entry, b.kind, b.registers, b.spill_store_bytes, "
       "       b.spill_load_bytes, b.stack_bytes, b.static_smem_bytes, b.log, b.nvrtc_version, "
-      "       b.compile_ns, b.checksum, i.codec, i.raw_bytes, i.checksum, i.data "
+      "       b.compile_ns, b.checksum, i.codec, i.raw_bytes, i.checksum, i.data, i.trusted "
       "FROM binaries AS b JOIN images AS i ON i.binary = b.key WHERE b.key = ?");
   row.bind(key.hex());
-  if (!row.step()) return {};
+  if (!row.step() || !is_enough(row.integer(18), trust)) return {};
   jit::Binary binary;
   binary.key = key;
   binary.source_hash = hash_or_zero(row.text(0));
@@ -258,7 +269,7 @@ std::vector<BinaryRow> read_binary_rows(Database& database) {
       "SELECT b.key, (SELECT p.op FROM plan_kernels AS k JOIN plans AS p ON p.id = k.plan "
       "               WHERE k.binary = b.key LIMIT 1), "
       "       b.arch, b.entry, b.kind, b.registers, b.spill_store_bytes + b.spill_load_bytes, "
-      "       i.raw_bytes, length(i.data) "
+      "       i.raw_bytes, length(i.data), i.trusted "
       "FROM binaries AS b JOIN images AS i ON i.binary = b.key ORDER BY b.key");
   std::vector<BinaryRow> binaries;
   while (rows.step()) {
@@ -272,6 +283,7 @@ std::vector<BinaryRow> read_binary_rows(Database& database) {
     binary.spill_bytes = rows.integer(6);
     binary.image_bytes = rows.integer(7);
     binary.stored_bytes = rows.integer(8);
+    binary.trusted = rows.integer(9) == 1;
     binaries.push_back(std::move(binary));
   }
   return binaries;
@@ -324,8 +336,8 @@ std::vector<Verification> read_verifications(Database& database, const Problem& 
 std::vector<Timing> read_timings(Database& database, const Problem& problem,
                                  std::string_view gpu_class) {
   Statement rows = database.prepare(
-      "SELECT t.plan, t.time_ns, t.spread_ns, t.rounds, t.method, t.limits, t.device "
-      "FROM timings AS t "
+      "SELECT t.plan, t.time_ns, t.spread_ns, t.rounds, t.method, t.limits, t.device, "
+      "       t.timed_at FROM timings AS t "
       "JOIN problems AS p ON p.id = t.problem JOIN gpu_classes AS g ON g.id = t.gpu_class "
       "WHERE p.op = ? AND p.op_version = ? AND p.shape = ? AND p.bucket = ? AND g.key = ? "
       "ORDER BY t.time_ns, t.plan");
@@ -340,7 +352,8 @@ std::vector<Timing> read_timings(Database& database, const Problem& problem,
                        .rounds = static_cast<int>(rows.integer(3)),
                        .method = rows.text(4),
                        .limits = rows.text(5),
-                       .device = rows.text(6)});
+                       .device = rows.text(6),
+                       .timed_at = rows.integer(7)});
   }
   return timings;
 }
@@ -348,7 +361,8 @@ std::vector<Timing> read_timings(Database& database, const Problem& problem,
 std::vector<Rejection> read_rejections(Database& database, const Problem& problem,
                                        std::string_view gpu_class) {
   Statement rows = database.prepare(
-      "SELECT r.config, r.plan, r.limits, r.stage, r.reason, r.detail FROM rejections AS r "
+      "SELECT r.config, r.plan, r.limits, r.stage, r.reason, r.detail, r.rejected_at "
+      "FROM rejections AS r "
       "JOIN problems AS p ON p.id = r.problem JOIN gpu_classes AS g ON g.id = r.gpu_class "
       "WHERE p.op = ? AND p.op_version = ? AND p.shape = ? AND p.bucket = ? AND g.key = ? "
       "ORDER BY r.config");
@@ -362,7 +376,8 @@ std::vector<Rejection> read_rejections(Database& database, const Problem& proble
                           .limits = rows.text(2),
                           .stage = rows.text(3),
                           .reason = rows.text(4),
-                          .detail = rows.text(5)});
+                          .detail = rows.text(5),
+                          .rejected_at = rows.integer(6)});
   }
   return rejections;
 }
@@ -391,11 +406,11 @@ void write_binary(Database& database, const jit::Binary& binary, const PackedIma
       .run();
   database
       .prepare(
-          "INSERT INTO images (binary, codec, raw_bytes, checksum, used_at, data) "
-          "VALUES (?, ?, ?, ?, ?, ?) "
+          "INSERT INTO images (binary, codec, raw_bytes, checksum, used_at, data, trusted) "
+          "VALUES (?, ?, ?, ?, ?, ?, 1) "
           "ON CONFLICT (binary) DO UPDATE SET codec = excluded.codec, "
           "  raw_bytes = excluded.raw_bytes, checksum = excluded.checksum, "
-          "  used_at = excluded.used_at, data = excluded.data")
+          "  used_at = excluded.used_at, data = excluded.data, trusted = excluded.trusted")
       .bind(binary.key.hex(), static_cast<int64_t>(image.codec), image.raw_bytes,
             image.checksum.hex(), now_seconds())
       .bind_blob(image.data)
@@ -428,7 +443,24 @@ void write_plan(Database& database, const PlanRecord& plan) {
   }
 }
 
+std::vector<Hash128> images_used_before(Database& database, const std::vector<Hash128>& binaries,
+                                        int64_t seconds) {
+  std::vector<Hash128> found;
+  for (const Hash128& key : binaries) {
+    Statement row = database.prepare("SELECT 1 FROM images WHERE binary = ? AND used_at < ?");
+    if (row.bind(key.hex(), seconds).step()) found.push_back(key);
+  }
+  return found;
+}
+
+void write_used_now(Database& database, const Hash128& binary) {
+  database.prepare("UPDATE images SET used_at = ? WHERE binary = ?")
+      .bind(now_seconds(), binary.hex())
+      .run();
+}
+
 void write_verification(Database& database, const Verification& verification) {
+  const Date date(verification.verified_at);
   const int64_t problem = problem_id(database, verification.problem);
   database
       .prepare(
@@ -437,35 +469,46 @@ void write_verification(Database& database, const Verification& verification) {
           "ON CONFLICT (problem, plan, verified_by, card) DO UPDATE SET driver = excluded.driver, "
           "  passed = excluded.passed, tolerance = excluded.tolerance, "
           "  worst_error = excluded.worst_error, detail = excluded.detail, "
-          "  verified_at = excluded.verified_at WHERE excluded.verified_at >= verified_at")
+          "  verified_at = max(excluded.verified_at, verified_at) "
+          "  WHERE excluded.verified_at >= verified_at OR ?")
       .bind(verification.plan.hex(), problem, static_cast<int64_t>(verification.by),
             verification.card, verification.driver, verification.passed ? 1 : 0,
-            verification.tolerance, verification.worst_error, verification.detail,
-            verification.verified_at == 0 ? now_seconds() : verification.verified_at)
+            verification.tolerance, verification.worst_error, verification.detail, date.seconds,
+            date.is_now)
       .run();
 }
 
 void write_timing(Database& database, const Timing& timing) {
+  const Date date(timing.timed_at);
   const int64_t problem = problem_id(database, timing.problem);
   const int64_t gpu_class = gpu_class_id(database, timing.gpu_class, "");
   database
       .prepare(
-          "INSERT OR REPLACE INTO timings (plan, problem, gpu_class, method, limits, device, "
-          "  time_ns, spread_ns, rounds, timed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+          "INSERT INTO timings (plan, problem, gpu_class, method, limits, device, "
+          "  time_ns, spread_ns, rounds, timed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+          "ON CONFLICT (problem, gpu_class, plan, method, limits, device) DO UPDATE SET "
+          "  time_ns = excluded.time_ns, spread_ns = excluded.spread_ns, "
+          "  rounds = excluded.rounds, timed_at = max(excluded.timed_at, timed_at) "
+          "  WHERE excluded.timed_at >= timed_at OR ?")
       .bind(timing.plan.hex(), problem, gpu_class, timing.method, timing.limits, timing.device,
-            timing.time_ns, timing.spread_ns, timing.rounds, now_seconds())
+            timing.time_ns, timing.spread_ns, timing.rounds, date.seconds, date.is_now)
       .run();
 }
 
 void write_rejection(Database& database, const Rejection& rejection) {
+  const Date date(rejection.rejected_at);
   const int64_t problem = problem_id(database, rejection.problem);
   const int64_t gpu_class = gpu_class_id(database, rejection.gpu_class, "");
   database
       .prepare(
-          "INSERT OR REPLACE INTO rejections (problem, gpu_class, config, plan, limits, stage, "
-          "  reason, detail, rejected_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")
+          "INSERT INTO rejections (problem, gpu_class, config, plan, limits, stage, reason, "
+          "  detail, rejected_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+          "ON CONFLICT (problem, gpu_class, config) DO UPDATE SET plan = excluded.plan, "
+          "  limits = excluded.limits, stage = excluded.stage, reason = excluded.reason, "
+          "  detail = excluded.detail, rejected_at = max(excluded.rejected_at, rejected_at) "
+          "  WHERE excluded.rejected_at >= rejected_at OR ?")
       .bind(problem, gpu_class, rejection.config, rejection.plan.hex(), rejection.limits,
-            rejection.stage, rejection.reason, rejection.detail, now_seconds())
+            rejection.stage, rejection.reason, rejection.detail, date.seconds, date.is_now)
       .run();
 }
 

@@ -34,10 +34,14 @@ bool hides_decision(Database& database, const Problem& problem, std::string_view
 std::vector<std::pair<Problem, std::string>> hidden_decisions(Database& database);
 bool hides_binary(Database& database, const Hash128& key);
 
+// Whether an image that came from elsewhere, and was not proven here, counts. What is loaded must
+// be trusted; what is checked or named by a plan need not be.
+enum class Trust { needed, any };
+
 bool has_plan(Database& database, const Hash128& id);
-bool has_image(Database& database, const Hash128& key);
+bool has_image(Database& database, const Hash128& key, Trust trust = Trust::any);
 Found<PlanRecord> read_plan(Database& database, const Hash128& id);
-Found<jit::Binary> read_binary(Database& database, const Hash128& key);
+Found<jit::Binary> read_binary(Database& database, const Hash128& key, Trust trust = Trust::any);
 std::vector<BinaryRow> read_binary_rows(Database& database);
 
 std::vector<Problem> read_problems(Database& database);
@@ -48,8 +52,13 @@ std::vector<Timing> read_timings(Database& database, const Problem& problem,
 std::vector<Rejection> read_rejections(Database& database, const Problem& problem,
                                        std::string_view gpu_class);
 
+// A binary that was compiled here, so its image is trusted.
 void write_binary(Database& database, const jit::Binary& binary, const PackedImage& image);
 void write_plan(Database& database, const PlanRecord& plan);
+// Of these binaries those whose image is there and was last noted as used before this moment.
+std::vector<Hash128> images_used_before(Database& database, const std::vector<Hash128>& binaries,
+                                        int64_t seconds);
+void write_used_now(Database& database, const Hash128& binary);
 void write_verification(Database& database, const Verification& verification);
 void write_timing(Database& database, const Timing& timing);
 void write_rejection(Database& database, const Rejection& rejection);

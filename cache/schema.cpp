@@ -144,7 +144,9 @@ CREATE TABLE images (
   raw_bytes INTEGER NOT NULL,
   checksum TEXT NOT NULL,            -- XXH3 of the raw bytes
   used_at INTEGER NOT NULL,          -- for gc, by the hour
-  data BLOB NOT NULL
+  data BLOB NOT NULL,
+  -- 0: it came from elsewhere and was not proven here, so nobody loads it.
+  trusted INTEGER NOT NULL DEFAULT 1 CHECK (trusted IN (0, 1))
 ) STRICT;
 
 -- 4. Evidence, level 2: of a plan on a problem.
@@ -196,14 +198,19 @@ CREATE TABLE rejections (
   PRIMARY KEY (problem, gpu_class, config)
 ) STRICT, WITHOUT ROWID;
 
--- 6. Layers and several users.
+-- 6. What is used.
 
--- Read-only packs under this file, in the order in which they are read.
-CREATE TABLE packs (
-  path TEXT PRIMARY KEY,
-  ordinal INTEGER NOT NULL UNIQUE,
-  added_at INTEGER NOT NULL
+-- What processes really called, so that it can be tuned.
+CREATE TABLE used_sizes (
+  problem INTEGER NOT NULL REFERENCES problems (id),
+  gpu_class INTEGER NOT NULL REFERENCES gpu_classes (id),
+  sessions INTEGER NOT NULL,         -- that called it
+  first_used_at INTEGER NOT NULL,
+  last_used_at INTEGER NOT NULL,
+  PRIMARY KEY (problem, gpu_class)
 ) STRICT, WITHOUT ROWID;
+
+-- 7. Layers and several users.
 
 -- Things in the layers below this file that are to be read as absent.
 CREATE TABLE decision_tombstones (
@@ -231,7 +238,7 @@ CREATE TABLE leases (
   deadline_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- 7. Views for people. They hold nothing, so they belong to no version: who opens the file for
+-- 8. Views for people. They hold nothing, so they belong to no version: who opens the file for
 -- writing brings them up to date.
 
 -- A plan is verified on a problem at the best level that it passed, and not at all while the newest
@@ -291,13 +298,33 @@ CREATE VIEW kernels AS
   SELECT plans.op, plans.shape, plans.config, b.arch, k.ordinal, b.entry, k.threads,
          k.dynamic_smem_bytes, b.static_smem_bytes, b.registers,
          b.spill_store_bytes + b.spill_load_bytes AS spill_bytes, i.raw_bytes AS image_bytes,
-         length(i.data) AS stored_bytes, b.nvrtc_version, b.key AS binary
+         length(i.data) AS stored_bytes, i.trusted, b.nvrtc_version, b.key AS binary
   FROM binaries AS b
   LEFT JOIN images AS i ON i.binary = b.key
   LEFT JOIN plan_kernels AS k ON k.binary = b.key
   LEFT JOIN plans ON plans.id = k.plan
   ORDER BY plans.op, b.arch, plans.shape, plans.config, k.ordinal;
 )sql";
+
+// Version 1 is the first. A new version adds its step here, changes kSchema to what the step leads
+// to, and adds a dump of the version before to tests/cache/stores/. A step never changes. A column
+// comes last in its table, because that is where ALTER TABLE puts it.
+constexpr Migration kMigrations[] = {
+    // Images that were imported are told apart, and the sizes that were used are kept. No code
+    // ever read `packs`: a path in a file that comes from elsewhere would not be trusted.
+    {2, R"sql(
+ALTER TABLE images ADD COLUMN trusted INTEGER NOT NULL DEFAULT 1 CHECK (trusted IN (0, 1));
+CREATE TABLE used_sizes (
+  problem INTEGER NOT NULL REFERENCES problems (id),
+  gpu_class INTEGER NOT NULL REFERENCES gpu_classes (id),
+  sessions INTEGER NOT NULL,
+  first_used_at INTEGER NOT NULL,
+  last_used_at INTEGER NOT NULL,
+  PRIMARY KEY (problem, gpu_class)
+) STRICT, WITHOUT ROWID;
+DROP TABLE packs;
+)sql"},
+};
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
@@ -406,11 +433,7 @@ void refresh_views(Database& database) {
   }
 }
 
-std::span<const Migration> schema_migrations() {
-  // Version 1 is the first. A new version adds its step here and changes kSchema to what the step
-  // leads to.
-  return {};
-}
+std::span<const Migration> schema_migrations() { return kMigrations; }
 
 void migrate(Database& database, std::span<const Migration> steps) {
   Transaction transaction(database);

@@ -24,6 +24,13 @@ class SqliteError : public std::runtime_error {
     return primary == SQLITE_READONLY || primary == SQLITE_CANTOPEN || primary == SQLITE_PERM ||
            primary == SQLITE_FULL || primary == SQLITE_IOERR;
   }
+  // Perhaps because there is no shared memory for a write-ahead log: CANTOPEN is also said of a
+  // missing "-shm", and of other files.
+  bool may_lack_shared_memory() const {
+    return code_ == SQLITE_IOERR_SHMMAP || code_ == SQLITE_IOERR_SHMOPEN ||
+           code_ == SQLITE_IOERR_SHMSIZE || code_ == SQLITE_IOERR_SHMLOCK ||
+           code() == SQLITE_CANTOPEN;
+  }
   bool is_busy() const { return code() == SQLITE_BUSY || code() == SQLITE_LOCKED; }
 
  private:

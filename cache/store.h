@@ -1,5 +1,5 @@
-// The store: decisions, evidence and binaries in one SQLite file over a read-only pack.
-// A read falls through from the writable file to the pack; a write goes to the top. Nothing above
+// The store: decisions, evidence and binaries in one SQLite file over read-only packs.
+// A read falls through from the writable file to the packs; a write goes to the top. Nothing above
 // this header writes SQL.
 //
 // A store that cannot be used is a miss, never an error: open() always returns a store, in the
@@ -23,7 +23,7 @@
 
 namespace kiln::cache {
 
-inline constexpr int kSchemaVersion = 1;
+inline constexpr int kSchemaVersion = 2;
 
 // Stored as numbers, best first. Never renumber.
 enum class DecisionKind : int32_t {
@@ -95,9 +95,10 @@ struct Timing {
   double time_ns = 0;     // median
   double spread_ns = 0;   // half of the 10 to 90 percentile range
   int rounds = 0;
-  std::string method;  // "graph replay, cold, interleaved"; "model" for a predicted time
-  std::string limits;  // slug of --limits, or ""
-  std::string device;  // card, driver, clocks: evidence, not identity
+  std::string method;    // "graph replay, cold, interleaved"; "model" for a predicted time
+  std::string limits;    // slug of --limits, or ""
+  std::string device;    // card, driver, clocks: evidence, not identity
+  int64_t timed_at = 0;  // unix seconds; 0 in a record to write: now
 };
 
 // This problem on this GPU class uses this config.
@@ -127,6 +128,7 @@ struct Rejection {
   std::string stage;   // "resources", "compile", "verify", "measure"
   std::string reason;  // "wrong", "trap", "timeout", "registers", ...
   std::string detail;
+  int64_t rejected_at = 0;  // unix seconds; 0 in a record to write: now
 };
 
 // One finished problem, written in one transaction: all of it or nothing.
@@ -159,12 +161,13 @@ struct BinaryRow {
   int64_t spill_bytes = 0;   // stores and loads
   int64_t image_bytes = 0;   // as loaded
   int64_t stored_bytes = 0;  // compressed
+  bool trusted = true;       // false: it came from elsewhere and was not proven here
   std::string layer;         // path of the file it is in
 };
 
 struct StoreInfo {
-  std::string path;  // writable file, or ":memory:"
-  std::string pack;  // read-only file, or ""
+  std::string path;                // writable file, or ":memory:"
+  std::vector<std::string> packs;  // read-only files, in the order in which they are read
   bool writable = false;
   bool wal = false;
   int schema_version = kSchemaVersion;
@@ -177,7 +180,9 @@ struct StoreInfo {
 struct StoreOptions {
   std::string path;  // "" : KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db, else ~/.cache/kiln/kiln.db;
                      // ":memory:" is legal
-  std::string pack;  // "" : KILN_PACK, else none
+  // Read-only files under it, separated by ':', the upper ones first; a folder stands for its *.db
+  // in the order of their names. "" : KILN_PACK, else none.
+  std::string pack;
   enum class Mode { read_write, read_only } mode = Mode::read_write;
 };
 
@@ -217,15 +222,17 @@ class Store {
   // Keys of the GPU classes for which the problem has a decision, a time or a rejection.
   virtual std::vector<std::string> gpu_classes(const Problem& problem) = 0;
 
-  // Plans and binaries. A blob whose checksum does not hold is a miss and leaves a warning.
+  // Plans and binaries. A blob whose checksum does not hold is a miss and leaves a warning. An
+  // image that came from elsewhere and was not proven here is a miss too; only list_binaries() has
+  // it.
   virtual std::optional<PlanRecord> find_plan(const Hash128& id) = 0;
   virtual std::optional<jit::Binary> find_binary(const Hash128& key) = 0;
   virtual bool has_binary(const Hash128& key) = 0;
   virtual std::vector<BinaryRow> list_binaries() = 0;
 
-  // Evidence.
-  virtual std::vector<Verification> verifications(
-      const Problem& problem) = 0;  // the newest of each plan, level and card
+  // Evidence, the newest of each key over all layers: of each plan, level and card; of each plan,
+  // method, limits and device, fastest first; of each config.
+  virtual std::vector<Verification> verifications(const Problem& problem) = 0;
   virtual std::vector<Timing> timings(const Problem& problem, std::string_view gpu_class) = 0;
   virtual std::vector<Rejection> rejections(const Problem& problem, std::string_view gpu_class) = 0;
 
@@ -233,7 +240,8 @@ class Store {
   // contradicts the store (a plan of a binary that is nowhere, a shape that is not JSON), they
   // leave one warning, return false and have changed nothing. Decisions of different kinds stand
   // side by side, so a worse one never replaces a better one. Of one kind the newer stays, so an
-  // older one contradicts the store; what is decided now is newer than all that is stored.
+  // older one contradicts the store; what is decided now is newer than all that is stored. Of
+  // evidence of one key the newer stays too, and an older one is passed over without a word.
   virtual bool put(const TuningResult& result) = 0;
   virtual bool put_binary(const jit::Binary& binary) = 0;
   virtual bool put_plan(const PlanRecord& plan) = 0;  // its binaries must be there
@@ -243,6 +251,10 @@ class Store {
   virtual bool put_verification(const Verification& verification) = 0;
   virtual bool put_timing(const Timing& timing) = 0;
   virtual bool put_rejections(const std::vector<Rejection>& rejections) = 0;
+  // Notes for gc that these binaries are in use: in the writable file and by the hour, so that a
+  // warm start writes nothing. While another process is writing, and where nothing can be written,
+  // it is not noted, and nobody is told: nothing of value is lost.
+  virtual void touch(const std::vector<Hash128>& binaries) = 0;
   virtual bool forget(const Problem& problem,
                       std::string_view gpu_class) = 0;  // drops the decisions in the writable file
   // Drops the decisions in the writable file and hides those of the packs below it.
@@ -254,7 +266,7 @@ class Store {
   // machine leaves a warning.
   virtual void make_pack(const std::string& path) = 0;
 
-  // Checks every row and blob of both layers; returns one sentence per defect.
+  // Checks every row and blob of all layers; returns one sentence per defect.
   virtual std::vector<std::string> check() = 0;
 };
 

@@ -202,7 +202,8 @@ Json Session::explain(std::string_view op_name, std::string_view shape_text, con
             {"arch", workshop_->arch()}}},
           {"searched",
            {{"store", store.path},
-            {"pack", store.pack.empty() ? Json(nullptr) : Json(store.pack)},
+            {"pack", store.packs.empty() ? Json(nullptr) : Json(store.packs.front())},
+            {"packs", store.packs},
             {"gpu_class", gpu_class_key(device.gpu)}}},
           {"buckets", std::move(buckets)}};
 }

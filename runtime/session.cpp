@@ -34,8 +34,9 @@ cache::StoreOptions store_options(const SessionOptions& options) {
 
 std::string store_text(const cache::StoreInfo& info) {
   const std::string mode = info.writable ? "" : " (not writable)";
-  const std::string pack = info.pack.empty() ? "" : ", pack " + info.pack;
-  return info.path + mode + pack;
+  std::string packs;
+  for (const std::string& pack : info.packs) packs += ", pack " + pack;
+  return info.path + mode + packs;
 }
 
 Json parse_shape_text(std::string_view shape) {
@@ -108,6 +109,7 @@ class Session::Preparation {
     }
     for (ShapeWork& work : shapes_) finish_shape(work);
     kernels.store(plans_);
+    kernels.note_use();
     log_reasons();
     session_.workshop_->log_store_warnings();
     if (stopped) std::rethrow_exception(stopped);

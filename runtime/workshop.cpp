@@ -77,6 +77,7 @@ void KernelRun::look_up(size_t index) {
   if (binary) {
     ++workshop_.counters_.binary_hits;
     ++summary_.stored;
+    used_.push_back(key);
     found_.emplace(index, std::move(*binary));
   } else if (is_listed) {
     ++workshop_.counters_.miss_damaged;

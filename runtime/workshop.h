@@ -105,6 +105,9 @@ class KernelRun {
   // what is ready by then stays ready, and what is compiled by then is kept.
   void finish(const Progress& progress);
 
+  // Notes in the store which of its kernels were used.
+  void note_use() { workshop_.store_.touch(used_); }
+
   // Writes what was compiled and not written yet, with these plans of it, in one transaction. A
   // store that refuses once is not asked again: each time it may wait for another process.
   void store(const std::vector<cache::PlanRecord>& plans);
@@ -133,6 +136,7 @@ class KernelRun {
   std::vector<size_t> mine_;
   std::vector<size_t> others_;
   std::map<size_t, jit::Binary> found_;
+  std::vector<Hash128> used_;  // binaries that the store had
   std::map<Hash128, jit::CompilePool::Request> compiles_;
   std::set<Hash128> taken_;  // of these
   std::shared_ptr<jit::CompilePool> pool_;

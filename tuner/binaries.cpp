@@ -6,6 +6,7 @@ namespace kiln::tuner {
 
 Binaries::~Binaries() {
   for (const auto& [key, request] : coming_) pool_->withdraw(request);
+  store_.touch(used_);
 }
 
 jit::CompilePool& Binaries::pool() {
@@ -21,6 +22,7 @@ void Binaries::ahead(const jit::KernelSource& source, const std::string& arch,
   if (ready_.contains(key) || coming_.contains(key)) return;
   if (std::optional<jit::Binary> stored = store_.find_binary(key)) {
     ready_[key] = std::make_shared<const jit::Binary>(std::move(*stored));
+    used_.push_back(key);
     return;
   }
   try {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cache/store.h"
 #include "jit/compiler.h"
@@ -17,7 +18,7 @@ namespace kiln::tuner {
 class Binaries {
  public:
   explicit Binaries(cache::Store& store) : store_(store) {}
-  ~Binaries();  // takes back what has not begun
+  ~Binaries();  // takes back what has not begun, and notes what was used
   Binaries(const Binaries&) = delete;
   Binaries& operator=(const Binaries&) = delete;
 
@@ -46,6 +47,7 @@ class Binaries {
   std::shared_ptr<jit::CompilePool> pool_;
   std::map<Hash128, BinaryPtr> ready_;
   std::map<Hash128, jit::CompilePool::Request> coming_;
+  std::vector<Hash128> used_;  // those that the store had
 };
 
 }  // namespace kiln::tuner

@@ -1,5 +1,5 @@
 // verify(): what serves the device's class, and what a new proof could let serve, runs against its
-// oracle on the device, with the binaries that the store holds.
+// oracle on the device, with the binaries that the store holds or that today's source makes.
 #include <algorithm>
 
 #include "runtime/choice.h"
@@ -22,6 +22,7 @@ struct Proof {
   const Op* op = nullptr;
   PlanWork work;
   cache::PlanRecord record;
+  std::vector<BinaryPtr> served;  // what a session on the card runs
 };
 
 // What the store knows of a decision, ready to run. Fails with a sentence when it is not enough.
@@ -55,25 +56,34 @@ Proof proof_of(cache::Store& store, Binaries& binaries, const cache::Decision& d
                 .limits = {},
                 .binaries = {},
                 .smem_bytes = {}};
-  for (size_t i = 0; i < record->kernels.size(); ++i) {
-    std::optional<jit::Binary> binary = store.find_binary(record->kernels[i].binary);
-    if (!binary) {
-      fail(Status::not_found,
-           "the store does not hold the binary {} of this decision in a readable form",
-           record->kernels[i].binary.hex());
+  // Today's source makes the binaries of the decision, so one that the store lacks (because it came
+  // without, or from where nobody vouches for it) is compiled.
+  for (size_t i = 0; i < launches.kernels.size(); ++i) {
+    const templates::KernelLaunch& launch = launches.kernels[i];
+    const jit::KernelSource source = templates::kernel_source(op, launch);
+    const jit::CompileOptions options = templates::compile_options(launch);
+    try {
+      proof.served.push_back(binaries.get(source, record->arch, options));
+    } catch (const Error& error) {
+      fail(error.status(),
+           "the store does not hold the binary {} of this decision in a form that may run, and it "
+           "cannot be compiled: {}",
+           record->kernels[i].binary.hex(), error.what());
     }
     // The simulator runs PTX of the same source instead of the card's machine code.
-    if (gpu.arch() != record->arch) {
-      const templates::KernelLaunch& launch = launches.kernels[i];
-      proof.work.binaries.push_back(binaries.get(templates::kernel_source(op, launch), gpu.arch(),
-                                                 templates::compile_options(launch)));
-      proof.work.smem_bytes.push_back(launch.dynamic_smem_bytes);
-      continue;
-    }
-    proof.work.binaries.push_back(std::make_shared<const jit::Binary>(std::move(*binary)));
-    proof.work.smem_bytes.push_back(launches.kernels[i].dynamic_smem_bytes);
+    const bool is_served = gpu.arch() == record->arch;
+    proof.work.binaries.push_back(is_served ? proof.served.back()
+                                            : binaries.get(source, gpu.arch(), options));
+    proof.work.smem_bytes.push_back(launch.dynamic_smem_bytes);
   }
   return proof;
+}
+
+// What was compiled for the proof serves sessions from now on.
+void keep_proven(cache::Store& store, Binaries& binaries, const Proof& proof) {
+  for (const BinaryPtr& binary : proof.served) {
+    if (!store.has_binary(binary->key)) binaries.keep(binary);
+  }
 }
 
 // Of the problem of a listed decision: the one that serves, and the better ones that only want for
@@ -144,6 +154,7 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
                        : fmt::format("{}: {}", outcome_name(verdict.outcome), verdict.detail);
       if (row.passed || disproves(verdict.outcome)) {
         row.outcome = row.passed ? VerifyOutcome::passed : VerifyOutcome::failed;
+        if (row.passed) keep_proven(store, binaries, proof);
         store.put_verification({.plan = proof.record.id,
                                 .problem = decision.problem,
                                 .by = level,

@@ -140,7 +140,7 @@ typedef struct kiln_options {
   /* file of decisions and binaries; NULL: KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db, else
    * $HOME/.cache/kiln/kiln.db, else none; ":memory:" for none */
   const char *store;
-  const char *pack; /* read-only file under it; NULL: KILN_PACK, else none */
+  const char *pack; /* read-only files under it, as KILN_PACK names them; NULL: KILN_PACK */
   kiln_log_fn log;  /* NULL: silent */
   void *log_user;
   kiln_log_level log_level; /* least important level that is passed on; 0 passes errors only */

@@ -26,7 +26,7 @@ TEST_F(StoreTest, ReadsFallThroughToThePack) {
   EXPECT_EQ(store->timings(sample_problem(), kA100).size(), 1u);
   EXPECT_EQ(store->rejections(sample_problem(), kA100).size(), 1u);
   EXPECT_EQ(store->problems().size(), 1u);
-  EXPECT_EQ(store->info().pack, pack_);
+  EXPECT_EQ(store->info().packs, std::vector{pack_});
   EXPECT_TRUE(store->check().empty());
 }
 
@@ -79,6 +79,29 @@ TEST_F(StoreTest, NewestVerificationOfACardCountsWhicheverLayerHasIt) {
     EXPECT_EQ(row->verified, age > 0 ? Verified::device : Verified::none);
     EXPECT_EQ(row->failure.empty(), age > 0);
   }
+}
+
+TEST_F(StoreTest, NewestTimingAndRejectionCountWhicheverLayerHasThem) {
+  TuningResult older = sample_result("a");
+  older.timings[0].timed_at = older.rejections[0].rejected_at = 1'700'000'000;
+  TuningResult newer = older;
+  newer.timings[0].timed_at = newer.rejections[0].rejected_at = 1'700'000'001;
+  newer.timings[0].time_ns = 1;
+  newer.rejections[0].reason = "trap";
+  const auto expect_newer = [&] {
+    auto store = open();
+    ASSERT_EQ(store->timings(sample_problem(), kA100).size(), 1u);
+    EXPECT_EQ(store->timings(sample_problem(), kA100)[0].time_ns, 1);
+    ASSERT_EQ(store->rejections(sample_problem(), kA100).size(), 1u);
+    EXPECT_EQ(store->rejections(sample_problem(), kA100)[0].reason, "trap");
+  };
+  pack_ = make_pack_of("newer.pack", {newer});
+  ASSERT_TRUE(open()->put(older));
+  expect_newer();
+  pack_ = make_pack_of("older.pack", {older});
+  path_ = folder_ + "/newer.db";
+  ASSERT_TRUE(open()->put(newer));
+  expect_newer();
 }
 
 TEST_F(StoreTest, EvidenceAndDecisionsMayNameWhatThePackHolds) {
@@ -145,7 +168,7 @@ TEST_F(StoreTest, MissingPackIsOneWarningThatNamesIt) {
   ASSERT_EQ(store->warnings().size(), 1u);
   EXPECT_NE(store->warnings()[0].find(pack_), std::string::npos);
   EXPECT_TRUE(store->put(sample_result("a")));
-  EXPECT_EQ(store->info().pack, "");
+  EXPECT_TRUE(store->info().packs.empty());
 }
 
 TEST_F(StoreTest, DamagedPackIsNotUsedAndNotTouched) {
@@ -223,17 +246,17 @@ TEST_F(StoreTest, PackIsTakenFromTheEnvironment) {
   EXPECT_TRUE(open()->find_decision(sample_problem(), kA100));
 }
 
-TEST_F(StoreTest, PackHasNoLeasesAndIsReadableByOthers) {
+TEST_F(StoreTest, PackHasNoLeasesNorUseAndIsReadableByOthers) {
   {
     auto store = open();
     ASSERT_TRUE(store->put(sample_result("a")));
   }
   sql("INSERT INTO leases VALUES ('k', 'host', 'boot', 1, 1, 1, 1, 1);"
-      "INSERT INTO packs VALUES ('/elsewhere.pack', 0, 0)");
+      "INSERT INTO used_sizes VALUES (1, 1, 1, 1, 1)");
   const std::string pack = folder_ + "/a.pack";
   open()->make_pack(pack);
   EXPECT_EQ(sql(pack,
-                "SELECT (SELECT count(*) FROM leases), (SELECT count(*) FROM packs), "
+                "SELECT (SELECT count(*) FROM leases), (SELECT count(*) FROM used_sizes), "
                 "(SELECT count(*) FROM decisions)"),
             std::vector<std::string>{"0|0|1"});
   struct stat status;
@@ -436,6 +459,41 @@ TEST(NetworkFileSystem, NamesThoseWithoutSharedMemory) {
   EXPECT_EQ(network_file_system_name(0x58465342), "");  // xfs
   EXPECT_EQ(network_file_system_name(0x794c7630), "");  // overlay
   EXPECT_EQ(network_file_system_name(0x01021994), "");  // tmpfs
+}
+
+// A link that leads nowhere is what SQLite never makes its shared memory of.
+TEST_F(StoreTest, C50StoreWithoutSharedMemoryIsWrittenWithoutALog) {
+  std::filesystem::create_symlink("/nowhere/at/all", path_ + "-shm");
+  {
+    auto store = open();
+    EXPECT_EQ(store->info().path, path_);
+    EXPECT_FALSE(store->info().wal);
+    ASSERT_EQ(store->warnings().size(), 1u);
+    EXPECT_NE(store->warnings()[0].find("no shared memory"), std::string::npos)
+        << store->warnings()[0];
+    EXPECT_TRUE(store->put(sample_result("a")));
+    EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+    EXPECT_TRUE(store->check().empty());
+    EXPECT_EQ(store->warnings().size(), 1u);
+  }
+  EXPECT_TRUE(open()->find_decision(sample_problem(), kA100));
+  EXPECT_EQ(count_files_with("-wal"), 0u);
+}
+
+TEST_F(StoreTest, C50StoreThatHadALogIsReadWhereThereIsNoSharedMemory) {
+  ASSERT_TRUE(open()->put(sample_result("a")));
+  std::filesystem::create_symlink("/nowhere/at/all", path_ + "-shm");
+  {
+    auto store = open();
+    EXPECT_TRUE(store->find_decision(sample_problem(), kA100));
+    EXPECT_TRUE(store->put(sample_result("b", 64)));
+    EXPECT_EQ(store->warnings().size(), 1u);
+  }
+  std::filesystem::remove(path_ + "-shm");
+  auto store = open();
+  EXPECT_TRUE(store->info().wal);
+  EXPECT_TRUE(store->warnings().empty());
+  EXPECT_EQ(store->list_decisions().size(), 2u);
 }
 
 TEST_F(StoreTest, LocalFileSystemGetsAWriteAheadLog) {

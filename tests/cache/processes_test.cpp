@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "cache/sqlite.h"
 #include "tests/cache/fixture.h"
 
 namespace kiln::cache {
@@ -58,6 +59,37 @@ TEST_F(ProcessesTest, SameResultFromAllIsOneRow) {
   EXPECT_EQ(store->list_decisions().size(), 1u);
   EXPECT_EQ(store->list_binaries().size(), 2u);
   EXPECT_EQ(store->problems().size(), 1u);
+}
+
+TEST_F(ProcessesTest, UseIsNotNotedWhileAnotherWrites) {
+  const TuningResult result = sample_result("a");
+  ASSERT_TRUE(open()->put(result));
+  sql("UPDATE images SET used_at = 0");
+  int held[2];
+  int release[2];
+  ASSERT_EQ(::pipe(held), 0);
+  ASSERT_EQ(::pipe(release), 0);
+  const pid_t writer = start_child([&] {
+    ::close(release[1]);
+    Database database(path_, SQLITE_OPEN_READWRITE);
+    Transaction transaction(database);
+    ::close(held[1]);
+    char byte = 0;
+    return ::read(release[0], &byte, 1) == 0 ? 0 : 1;
+  });
+  ::close(held[1]);
+  ::close(release[0]);
+  char byte = 0;
+  ASSERT_EQ(::read(held[0], &byte, 1), 0);
+  ::close(held[0]);
+  auto store = open();
+  store->touch({result.binaries[0].key});
+  EXPECT_TRUE(store->warnings().empty());
+  ::close(release[1]);
+  EXPECT_EQ(wait_for(writer), 0);
+  store->touch({result.binaries[0].key});
+  store.reset();
+  EXPECT_EQ(sql("SELECT count(*) FROM images WHERE used_at = 0"), std::vector<std::string>{"1"});
 }
 
 TEST_F(ProcessesTest, DamagedFileIsPutAsideOnce) {

@@ -248,6 +248,95 @@ TEST_F(StoreTest, RepeatedEvidenceOfOneKindKeepsTheNewest) {
   EXPECT_EQ(store->timings(sample_problem(), kA100).size(), 2u);
 }
 
+TEST_F(StoreTest, OlderEvidenceThatComesLateDoesNotReplaceNewer) {
+  auto store = open();
+  TuningResult result = sample_result("a");
+  Timing& timing = result.timings[0];
+  Rejection& rejection = result.rejections[0];
+  timing.timed_at = rejection.rejected_at = 1'700'000'010;
+  ASSERT_TRUE(store->put(result));
+
+  timing.timed_at = rejection.rejected_at = 1'700'000'009;
+  timing.time_ns = 1;
+  rejection.reason = "trap";
+  ASSERT_TRUE(store->put_timing(timing));
+  ASSERT_TRUE(store->put_rejections({rejection}));
+  EXPECT_EQ(store->timings(sample_problem(), kA100).at(0).time_ns, 4321.125);
+  EXPECT_EQ(store->timings(sample_problem(), kA100).at(0).timed_at, 1'700'000'010);
+  EXPECT_EQ(store->rejections(sample_problem(), kA100).at(0).reason, "wrong");
+  EXPECT_EQ(store->rejections(sample_problem(), kA100).at(0).rejected_at, 1'700'000'010);
+  EXPECT_TRUE(store->warnings().empty());
+
+  timing.timed_at = rejection.rejected_at = 1'700'000'011;
+  ASSERT_TRUE(store->put_timing(timing));
+  ASSERT_TRUE(store->put_rejections({rejection}));
+  EXPECT_EQ(store->timings(sample_problem(), kA100).at(0).time_ns, 1);
+  EXPECT_EQ(store->rejections(sample_problem(), kA100).at(0).reason, "trap");
+}
+
+TEST_F(StoreTest, EvidenceOfNowIsTheNewestByAnyClock) {
+  auto store = open();
+  TuningResult result = sample_result("a");
+  const int64_t ahead = 4'000'000'000;  // by a clock that went wrong
+  result.timings[0].timed_at = ahead;
+  result.rejections[0].rejected_at = ahead;
+  result.verifications[0].verified_at = ahead;
+  ASSERT_TRUE(store->put(result));
+  Timing timing = result.timings[0];
+  timing.timed_at = 0;
+  timing.time_ns = 1;
+  Rejection rejection = result.rejections[0];
+  rejection.rejected_at = 0;
+  rejection.reason = "trap";
+  Verification verification = result.verifications[0];
+  verification.verified_at = 0;
+  verification.passed = false;
+  ASSERT_TRUE(store->put_timing(timing));
+  ASSERT_TRUE(store->put_rejections({rejection}));
+  ASSERT_TRUE(store->put_verification(verification));
+  EXPECT_EQ(store->timings(sample_problem(), kA100).at(0).time_ns, 1);
+  EXPECT_EQ(store->timings(sample_problem(), kA100).at(0).timed_at, ahead);
+  EXPECT_EQ(store->rejections(sample_problem(), kA100).at(0).reason, "trap");
+  EXPECT_FALSE(store->verifications(sample_problem()).at(0).passed);
+}
+
+TEST_F(StoreTest, UseOfABinaryIsNotedByTheHour) {
+  const TuningResult result = sample_result("a");
+  const std::vector<Hash128> keys = {result.binaries[0].key, hash_text("nowhere")};
+  ASSERT_TRUE(open()->put(result));
+  const auto used_at = [&] { return sql("SELECT used_at FROM images ORDER BY id"); };
+  const int64_t now = std::stoll(used_at()[0]);
+  sql("UPDATE images SET used_at = " + std::to_string(now - 3000));
+  open()->touch(keys);
+  EXPECT_EQ(used_at(), std::vector<std::string>(2, std::to_string(now - 3000)));
+
+  sql("UPDATE images SET used_at = " + std::to_string(now - 4000));
+  auto store = open();
+  store->touch(keys);
+  EXPECT_TRUE(store->warnings().empty());
+  store.reset();
+  EXPECT_GE(std::stoll(used_at()[0]), now);
+  EXPECT_EQ(used_at()[1], std::to_string(now - 4000));
+}
+
+TEST_F(StoreTest, UseIsNotNotedWhereNothingIsWritten) {
+  const TuningResult result = sample_result("a");
+  const std::vector<Hash128> keys = {result.binaries[0].key, result.binaries[1].key};
+  pack_ = make_pack_of("base.pack", {result});
+  ASSERT_TRUE(open()->put(sample_result("b")));
+  sql(pack_, "UPDATE images SET used_at = 0");
+  sql("UPDATE images SET used_at = 0");
+  const std::string pack_before = read_file(pack_);
+  const std::string before = read_file(path_);
+  for (const auto mode : {StoreOptions::Mode::read_only, StoreOptions::Mode::read_write}) {
+    auto store = open(mode);
+    store->touch(keys);
+    EXPECT_TRUE(store->warnings().empty());
+  }
+  EXPECT_EQ(read_file(pack_), pack_before);
+  EXPECT_EQ(sql("SELECT DISTINCT used_at FROM images"), std::vector<std::string>{"0"});
+}
+
 TEST_F(StoreTest, FailureOnOneCardTakesTheVerifiedMarkAwayAndIsTold) {
   auto store = open();
   const TuningResult result = sample_result("a");
@@ -482,7 +571,7 @@ TEST_F(StoreTest, InfoCountsWhatIsThere) {
   ASSERT_TRUE(store->put(sample_result("b", 32)));
   const StoreInfo info = store->info();
   EXPECT_EQ(info.path, path_);
-  EXPECT_EQ(info.pack, "");
+  EXPECT_TRUE(info.packs.empty());
   EXPECT_TRUE(info.writable);
   EXPECT_EQ(info.schema_version, kSchemaVersion);
   EXPECT_GT(info.file_bytes, 0);

@@ -119,6 +119,30 @@ TEST_F(CompileTest, DamagedBinariesAreCompiledAnewAndHealed) {
   EXPECT_EQ(compiles_of_a_session(), 0u);
 }
 
+TEST_F(CompileTest, ImagesThatNobodyVouchesForAreCompiledAnewAndUseIsNoted) {
+  const auto change_store = [&](const char* sql) {
+    sqlite3* db = nullptr;
+    ASSERT_EQ(sqlite3_open(store_path_.c_str(), &db), SQLITE_OK);
+    EXPECT_EQ(sqlite3_exec(db, sql, nullptr, nullptr, nullptr), SQLITE_OK);
+    EXPECT_EQ(sqlite3_changes(db), 2) << sql;
+    sqlite3_close(db);
+  };
+  const auto compiles_of_a_session = [&] {
+    kiln_session* session = open();
+    EXPECT_OK(kiln_prepare(session, kWorkload, nullptr, nullptr));
+    const kiln_stats counted = stats(session);
+    EXPECT_OK(kiln_close(session));
+    EXPECT_EQ(counted.compiles, counted.miss_absent);
+    return counted.compiles;
+  };
+  EXPECT_EQ(compiles_of_a_session(), 2u);
+  change_store("UPDATE images SET trusted = 0");
+  EXPECT_EQ(compiles_of_a_session(), 2u);
+  change_store("UPDATE images SET used_at = 0 WHERE trusted = 1");
+  EXPECT_EQ(compiles_of_a_session(), 0u);
+  change_store("UPDATE images SET used_at = 0 WHERE used_at > 0");
+}
+
 // How many transactions the write-ahead log of a store holds: each ends with a frame that says the
 // size of the file. Reading the log is no danger to SQLite's locks, which are on the other files.
 int transactions_in_log(const std::string& store_path) {

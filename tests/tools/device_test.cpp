@@ -4,6 +4,7 @@
 // their times are planted. The driver that lists the device is the fake one, whose cuda:0 is an
 // A100 too. What a GPU computes is not tested here.
 #include <signal.h>
+#include <sqlite3.h>
 
 #include <algorithm>
 #include <thread>
@@ -159,6 +160,25 @@ TEST_F(ToyDevice, PredictionServesInPlaceOfAMeasurementThatFailedAndTuneDecidesA
   const Result again = run({"tune", "--workload", one_problem(), "--json"});
   EXPECT_EQ(again.json()["problems"][0]["state"], "tuned") << again;
   EXPECT_EQ(kind(), "measured");
+}
+
+TEST_F(ToyDevice, WhatIsNeitherStoredNorCompiledIsUnproven) {
+  tune();
+  sqlite3* store = nullptr;
+  ASSERT_EQ(sqlite3_open(db().c_str(), &store), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(store,
+                         "DELETE FROM images WHERE binary IN (SELECT binary FROM plan_kernels "
+                         "JOIN decisions USING (plan))",
+                         nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(store);
+  const Result verify = run({"verify", "--op", "toy", "--json"});
+  EXPECT_EQ(verify.code, code(ExitCode::failed)) << verify;
+  for (const Json& row : verify.json()) {
+    EXPECT_EQ(row["outcome"], "unproven");
+    EXPECT_TRUE(contains(row["detail"], "and it cannot be compiled: ")) << verify;
+    EXPECT_TRUE(contains(row["detail"], "no-such-libnvrtc.so")) << verify;
+  }
 }
 
 TEST_F(ToyDevice, WhatCannotBeRunIsUnprovenAndUnmeasuredAndExitCodeOne) {

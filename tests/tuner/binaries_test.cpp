@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+
+#include "cache/sqlite.h"
+
 namespace kiln::tuner {
 namespace {
 
@@ -42,6 +46,28 @@ TEST_F(BinariesTest, NobodyWaitsForWhatHasNotBegunAtTheEnd) {
     }
   }
   EXPECT_EQ(pool_->waiting(), 0);
+}
+
+TEST_F(BinariesTest, NoteAtTheEndWhichOfTheStoreTheyUsed) {
+  const std::string path = ::testing::TempDir() + "kiln_binaries_test.db";
+  for (const char* suffix : {"", "-wal", "-shm", ".lock"}) std::remove((path + suffix).c_str());
+  const auto use = [&] {
+    const auto store = cache::Store::open({.path = path});
+    Binaries binaries(*store);
+    binaries.keep(binaries.get(kernel("one"), "sm_80", {}));
+  };
+  const auto seconds = [&](const char* sql) {
+    cache::Database database(path, SQLITE_OPEN_READWRITE);
+    return database.query_integer(sql);
+  };
+  use();
+  seconds("UPDATE images SET used_at = 0");
+  {
+    const auto store = cache::Store::open({.path = path});
+    Binaries binaries(*store);
+    binaries.get(kernel("one"), "sm_80", {});
+  }
+  EXPECT_GT(seconds("SELECT used_at FROM images"), 0);
 }
 
 }  // namespace

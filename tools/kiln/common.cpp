@@ -39,7 +39,7 @@ void add_common_options(CLI::App& app, Common& common) {
   app.add_option("--db", common.db, "The store (default: KILN_DB, else the user's cache folder)")
       ->type_name("PATH")
       ->group(group);
-  app.add_option("--pack", common.pack, "A read-only store under it (default: KILN_PACK)")
+  app.add_option("--pack", common.pack, "Read-only stores under it, as in KILN_PACK (the default)")
       ->type_name("PATH")
       ->group(group);
   app.add_flag("--json", common.json, "Print JSON and nothing else on stdout")->group(group);

@@ -61,7 +61,8 @@ Json store_json(const StoreReport& report) {
           {"exists", report.exists},
           {"in_memory", report.in_memory},
           {"writable", report.writable},
-          {"pack", report.info.pack.empty() ? Json() : Json(report.info.pack)},
+          {"pack", report.info.packs.empty() ? Json() : Json(report.info.packs.front())},
+          {"packs", report.info.packs},
           {"schema_version", report.info.schema_version},
           {"file_bytes", report.info.file_bytes},
           {"wal", report.info.wal},
@@ -88,8 +89,9 @@ void print_store(const StoreReport& report) {
                       bytes_text(static_cast<double>(report.info.file_bytes)),
                       report.info.schema_version, report.info.wal ? ", WAL" : ""));
   }
-  if (!report.info.pack.empty())
-    print(fmt::format("           over the pack {}\n", report.info.pack));
+  for (const std::string& pack : report.info.packs) {
+    print(fmt::format("           over the pack {}\n", pack));
+  }
   if (!report.writable && !report.in_memory) {
     print("           CANNOT BE WRITTEN: name another file with --db PATH or KILN_DB\n");
   }

@@ -247,7 +247,7 @@ ExitCode run_explain(const ExplainArguments& arguments, const Common& common) {
 
   const cache::StoreInfo info = store->info();
   Json layers = Json::array({info.path});
-  if (!info.pack.empty()) layers.push_back(info.pack);
+  for (const std::string& pack : info.packs) layers.push_back(pack);
   Json answers = Json::array();
   runtime::TodaysPlans plans(target.gpu);
   for (const BucketQuestion& question : questions) {

@@ -35,7 +35,7 @@ constexpr const char* kEpilogue =
     "\n"
     "Environment:\n"
     "  KILN_DB          the store, as --db\n"
-    "  KILN_PACK        a read-only store under it, as --pack\n"
+    "  KILN_PACK        read-only stores under it, separated by ':'; a folder stands for its *.db\n"
     "  KILN_NVRTC       the libnvrtc.so to use, or its folder\n"
     "  KILN_LIBCUDA     the CUDA driver library\n"
     "  KILN_LIBNVML     the library that reports clocks and throttling while tuning\n"
