@@ -476,4 +476,9 @@ std::string CallChecks::sizes_text(const int64_t* fields) const {
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
+void require_sizes(const Op& op, const Sizes& fixed, const Sizes& dynamic) {
+  const std::string illegal = CallChecks(op, fixed).explain_sizes(dynamic);
+  if (!illegal.empty()) throw Error(Status::invalid_argument, illegal);
+}
+
 }  // namespace kiln::runtime

@@ -149,4 +149,8 @@ class CallChecks {
   std::vector<RequirementCheck> requirements_;
 };
 
+// Fails with invalid_argument and the sentence of explain_sizes().
+void require_sizes(const templates::Op& op, const templates::Sizes& fixed,
+                   const templates::Sizes& dynamic);
+
 }  // namespace kiln::runtime

@@ -21,10 +21,7 @@ Sizes parse_bucket(const Op& op, const Sizes& fixed, std::string_view sizes) {
       std::all_of(op.sizes.begin(), op.sizes.end(), [&](const templates::Size& size) {
         return size.kind != templates::SizeKind::dynamic || dynamic.contains(size.symbol);
       });
-  if (is_whole) {
-    const std::string illegal = CallChecks(op, fixed).explain_sizes(dynamic);
-    if (!illegal.empty()) throw Error(Status::invalid_argument, illegal);
-  }
+  if (is_whole) require_sizes(op, fixed, dynamic);
   for (const templates::Bucket& bucket : op.buckets) {
     if (dynamic.contains(bucket.symbol)) continue;
     fail(Status::invalid_argument, "{}: the sizes lack \"{}\", by which the config is chosen",

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <iterator>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,6 +26,25 @@ inline tuner::PlanWork plan_of(const templates::Op& op, const templates::Sizes& 
   }
   return plan;
 }
+
+// A device on which plans are proven, through the child process of the tuner.
+struct ProvingDevice {
+  explicit ProvingDevice(const std::string& id)
+      : worker({.executable = KILN_WORKER, .device = id, .log = {}}) {
+    worker.set_tools(binaries.tools(gpu.arch()));
+  }
+  tuner::RunVerdict verify(const templates::Kit& kit, const templates::Sizes& shape,
+                           const templates::Config& config,
+                           const std::vector<templates::Case>& cases) {
+    return worker.verify(plan_of(*kit.op, shape, config, gpu, binaries),
+                         binaries.oracle(kit, shape, gpu.arch()), cases);
+  }
+
+  const std::unique_ptr<cache::Store> store = cache::Store::open({.path = ":memory:"});
+  tuner::Binaries binaries{*store};
+  tuner::DeviceWorker worker;
+  const Gpu gpu = worker.info().gpu;
+};
 
 // Calls over the sizes of ops.md B25 and the model's shapes at every tensor-parallel degree, so
 // that every two of rows, degree and shape meet.

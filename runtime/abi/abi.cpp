@@ -126,8 +126,7 @@ uint64_t tensor_bytes(const kiln::templates::Op& op, const std::string& shape,
   const kiln::templates::Sizes fixed = kiln::templates::parse_shape(op, parsed(shape, "shape"));
   const kiln::templates::Sizes dynamic = kiln::templates::parse_dynamic(op, parsed(sizes, "sizes"));
   const int64_t bytes = kiln::templates::dense_bytes(op, *arg, fixed, dynamic);
-  const std::string illegal = kiln::runtime::CallChecks(op, fixed).explain_sizes(dynamic);
-  if (!illegal.empty()) throw kiln::Error(Status::invalid_argument, illegal);
+  kiln::runtime::require_sizes(op, fixed, dynamic);
   return static_cast<uint64_t>(bytes);
 }
 

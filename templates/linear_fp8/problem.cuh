@@ -29,3 +29,19 @@ __device__ __forceinline__ u16* y_bf16(const Args& args, i64 row, int group) {
 __device__ __forceinline__ float* y_f32(const Args& args, i64 row, int group) {
   return args.y_f32 + row * args.y_f32_stride0 + group * args.y_f32_stride1;
 }
+
+__device__ __forceinline__ float4 add(const float4& a, const float4& b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
+// Four neighbouring columns of a sum to where `output` says. split: of partial sums.
+__device__ __forceinline__ void store_four(const Args& args, int split, i64 row, int group,
+                                           int column, const float4& sum) {
+  if constexpr (output == output_bf16)
+    *reinterpret_cast<uint2*>(y_bf16(args, row, group) + column) = {to_bf16x2(sum.x, sum.y),
+                                                                    to_bf16x2(sum.z, sum.w)};
+  else if constexpr (output == output_f32)
+    *reinterpret_cast<float4*>(y_f32(args, row, group) + column) = sum;
+  else
+    *reinterpret_cast<float4*>(partial(args, split, row, group) + column) = sum;
+}

@@ -251,17 +251,6 @@ __device__ __forceinline__ void leave_sums(float* to, const Sums& sums) {
   }
 }
 
-__device__ __forceinline__ void store_four(const Args& args, int split, i64 row, int group,
-                                           int column, const float4& sum) {
-  if constexpr (output == output_bf16)
-    *reinterpret_cast<uint2*>(y_bf16(args, row, group) + column) = {to_bf16x2(sum.x, sum.y),
-                                                                    to_bf16x2(sum.z, sum.w)};
-  else if constexpr (output == output_f32)
-    *reinterpret_cast<float4*>(y_f32(args, row, group) + column) = sum;
-  else
-    *reinterpret_cast<float4*>(partial(args, split, row, group) + column) = sum;
-}
-
 extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
     linear_fp8_stream(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) u8 shared[];
@@ -335,10 +324,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
 #pragma unroll
       for (int k = 1; k < warps_along_depth; ++k) {
         const float4 more = *reinterpret_cast<const float4*>(from + k * sums_floats);
-        sum.x += more.x;
-        sum.y += more.y;
-        sum.z += more.z;
-        sum.w += more.w;
+        sum = add(sum, more);
       }
       store_four(args, split, row, group, summed_tile * tile_columns + column_in_tile, sum);
     }

@@ -22,16 +22,6 @@ extern "C" __global__ void __launch_bounds__(threads)
     parts[s] = *reinterpret_cast<const float4*>(partial(args, s, row, group) + column);
   float4 sum = parts[0];
 #pragma unroll
-  for (int s = 1; s < splits; ++s) {
-    sum.x += parts[s].x;
-    sum.y += parts[s].y;
-    sum.z += parts[s].z;
-    sum.w += parts[s].w;
-  }
-  if constexpr (output == output_bf16) {
-    *reinterpret_cast<uint2*>(y_bf16(args, row, group) + column) = {to_bf16x2(sum.x, sum.y),
-                                                                    to_bf16x2(sum.z, sum.w)};
-  } else {
-    *reinterpret_cast<float4*>(y_f32(args, row, group) + column) = sum;
-  }
+  for (int s = 1; s < splits; ++s) sum = add(sum, parts[s]);
+  store_four(args, 0, row, group, column, sum);
 }

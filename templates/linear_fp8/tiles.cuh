@@ -33,10 +33,6 @@ static_assert(own_row_blocks * warps_along_depth == row_blocks);
 constexpr int own_fours = column_blocks * own_row_blocks;   // of a lane
 constexpr int split_step = warps * own_fours * warp_lanes;  // fours of a tile
 
-__device__ __forceinline__ float4 add(const float4& a, const float4& b) {
-  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
-}
-
 constexpr int column_tiles = (columns + tile_columns - 1) / tile_columns;
 __device__ __forceinline__ i64 row_tiles(const Args& args) {
   return (args.num_rows + tile_rows - 1) / tile_rows;

@@ -61,24 +61,20 @@ class OpsOnGpu : public testing::TestWithParam<const Kit*> {
 TEST_P(OpsOnGpu, CandidatesEqualTheOracleOnEveryCase) {
   const Kit& kit = *GetParam();
   const templates::Op& op = *kit.op;
-  const auto store = cache::Store::open({.path = ":memory:"});
-  tuner::Binaries binaries(*store);
-  tuner::DeviceWorker worker({.executable = KILN_WORKER, .device = "cuda:0", .log = {}});
-  const Gpu gpu = worker.info().gpu;
-  worker.set_tools(binaries.tools(gpu.arch()));
+  ProvingDevice device("cuda:0");
+  const Gpu& gpu = device.gpu;
   const Sizes bucket = templates::all_buckets(op).front();
   for (const Sizes& shape : all_shapes(kit)) {
     const std::vector<templates::Config> configs = chosen_configs(op, shape, gpu);
     for (const templates::Config& config : configs) {
       for (const templates::KernelLaunch& launch : op.plan(shape, config, gpu).kernels) {
-        binaries.ahead(templates::kernel_source(op, launch), gpu.arch(),
-                       templates::compile_options(launch));
+        device.binaries.ahead(templates::kernel_source(op, launch), gpu.arch(),
+                              templates::compile_options(launch));
       }
     }
     for (const templates::Config& config : configs) {
       const tuner::RunVerdict verdict =
-          worker.verify(plan_of(op, shape, config, gpu, binaries),
-                        binaries.oracle(kit, shape, gpu.arch()), kit.verify_cases(shape, bucket));
+          device.verify(kit, shape, config, kit.verify_cases(shape, bucket));
       EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
           << op.name << " " << templates::shape_json(op, shape).dump() << " "
           << templates::config_json(config).dump() << ": " << verdict.detail;
@@ -91,23 +87,19 @@ TEST_P(OpsOnGpu, MatrixAtFullSize) {
   constexpr int64_t kMostRows = 8192;
   const Kit& kit = *GetParam();
   const templates::Op& op = *kit.op;
-  const auto store = cache::Store::open({.path = ":memory:"});
-  tuner::Binaries binaries(*store);
-  tuner::DeviceWorker worker({.executable = KILN_WORKER, .device = "cuda:0", .log = {}});
-  const Gpu gpu = worker.info().gpu;
-  worker.set_tools(binaries.tools(gpu.arch()));
+  ProvingDevice device("cuda:0");
+  const Gpu& gpu = device.gpu;
   const std::vector<MatrixCall> calls = matrix_calls(kit, kMostRows);
   for (const MatrixCall& one : calls) {
     for (const templates::KernelLaunch& launch :
          op.plan(one.shape, op.default_config(one.shape), gpu).kernels) {
-      binaries.ahead(templates::kernel_source(op, launch), gpu.arch(),
-                     templates::compile_options(launch));
+      device.binaries.ahead(templates::kernel_source(op, launch), gpu.arch(),
+                            templates::compile_options(launch));
     }
   }
   for (const MatrixCall& one : calls) {
     const tuner::RunVerdict verdict =
-        worker.verify(plan_of(op, one.shape, op.default_config(one.shape), gpu, binaries),
-                      binaries.oracle(kit, one.shape, gpu.arch()), std::vector{one.call});
+        device.verify(kit, one.shape, op.default_config(one.shape), std::vector{one.call});
     EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
         << op.name << " " << templates::shape_json(op, one.shape).dump() << " "
         << templates::dynamic_json(op, one.call.sizes).dump() << ": " << verdict.detail;

@@ -113,8 +113,8 @@ TEST_F(LinearFp8OnSimulator, MistakesOfTheKernelForFewRowsAreRejected) {
        "((word >> 3) & 0x07000700u)"},
       {"the wrong split is added", "sum_splits.cu", "partial(args, s, row, group)",
        "partial(args, s == 1 ? 0 : s, row, group)"},
-      {"a split is left out", "sum_splits.cu", "for (int s = 1; s < splits; ++s) {",
-       "for (int s = 1; s < splits - 1; ++s) {"},
+      {"a split is left out", "sum_splits.cu", "for (int s = 1; s < splits; ++s)",
+       "for (int s = 1; s < splits - 1; ++s)"},
       {"a scale for half a group of x", "rows.cuh",
        "max_or_nan_bf16x2(largest[i], __shfl_xor_sync(all_lanes, largest[i], 1))", "largest[i]"},
   };

@@ -77,12 +77,9 @@ class OpsOnSimulator : public testing::TestWithParam<const Kit*> {};
 TEST_P(OpsOnSimulator, CandidatesEqualTheOracleOnEveryCase) {
   const Kit& kit = *GetParam();
   const templates::Op& op = *kit.op;
-  const auto store = cache::Store::open({.path = ":memory:"});
-  tuner::Binaries binaries(*store);
-  tuner::DeviceWorker worker({.executable = KILN_WORKER, .device = "sim:rtx-3090", .log = {}});
-  const Gpu gpu = worker.info().gpu;
+  ProvingDevice device("sim:rtx-3090");
+  const Gpu& gpu = device.gpu;
   ASSERT_EQ(gpu.arch(), "compute_80");
-  worker.set_tools(binaries.tools(gpu.arch()));
   const Sizes bucket = templates::all_buckets(op).front();
   // Shapes whose weights are too large for here are left to a GPU.
   std::vector<Sizes> shapes = all_shapes(kit);
@@ -100,9 +97,7 @@ TEST_P(OpsOnSimulator, CandidatesEqualTheOracleOnEveryCase) {
       std::vector<templates::Case> cases = kit.verify_cases(shape, bucket);
       if (!is_first && !is_full()) cases = small_cases(kit, std::move(cases));
       is_first = false;
-      const tuner::RunVerdict verdict =
-          worker.verify(plan_of(op, shape, config, gpu, binaries),
-                        binaries.oracle(kit, shape, gpu.arch()), cases);
+      const tuner::RunVerdict verdict = device.verify(kit, shape, config, cases);
       EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
           << op.name << " " << templates::shape_json(op, shape).dump() << " "
           << templates::config_json(config).dump() << ": " << verdict.detail;
@@ -115,19 +110,14 @@ TEST_P(OpsOnSimulator, MatrixOfSmallSizes) {
   constexpr int64_t kMostRows = 64;
   const Kit& kit = *GetParam();
   const templates::Op& op = *kit.op;
-  const auto store = cache::Store::open({.path = ":memory:"});
-  tuner::Binaries binaries(*store);
-  tuner::DeviceWorker worker({.executable = KILN_WORKER, .device = "sim:rtx-3090", .log = {}});
-  const Gpu gpu = worker.info().gpu;
-  worker.set_tools(binaries.tools(gpu.arch()));
+  ProvingDevice device("sim:rtx-3090");
   int proven = 0;
   for (const MatrixCall& one : matrix_calls(kit, kMostRows)) {
     std::vector<templates::Case> calls{one.call};
     if (!is_full()) calls = small_cases(kit, std::move(calls));
     if (calls.empty()) continue;
     const tuner::RunVerdict verdict =
-        worker.verify(plan_of(op, one.shape, op.default_config(one.shape), gpu, binaries),
-                      binaries.oracle(kit, one.shape, gpu.arch()), calls);
+        device.verify(kit, one.shape, op.default_config(one.shape), calls);
     EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
         << op.name << " " << templates::shape_json(op, one.shape).dump() << " "
         << templates::dynamic_json(op, one.call.sizes).dump() << ": " << verdict.detail;

@@ -38,39 +38,28 @@ def act_quant_kernel(
         tl.store(out_ptr + at, value.to(tl.bfloat16), mask=in_range[:, None])
 
 
-def act_quant(codes, scales, x, config):
-    """Of contiguous tensors."""
+def quantize(out, scales, x, config, to_codes):
     groups, warps = config
     num_groups = x.numel() // SCALE_BLOCK
-    grid = (triton.cdiv(num_groups, groups),)
     launch(
         act_quant_kernel,
-        grid,
-        codes,
+        (triton.cdiv(num_groups, groups),),
+        out,
         scales,
         x,
         num_groups,
-        TO_CODES=True,
+        TO_CODES=to_codes,
         GROUP=SCALE_BLOCK,
         GROUPS=groups,
         num_warps=warps,
     )
+
+
+def act_quant(codes, scales, x, config):
+    """Of contiguous tensors."""
+    quantize(codes, scales, x, config, to_codes=True)
 
 
 def fake_quantize(out, x):
     """bf16 to bf16, in front of a matrix product that has no other use for the codes."""
-    groups, warps = CONFIGS[1] if x.numel() < 2**20 else CONFIGS[2]
-    num_groups = x.numel() // SCALE_BLOCK
-    grid = (triton.cdiv(num_groups, groups),)
-    launch(
-        act_quant_kernel,
-        grid,
-        out,
-        out,
-        x,
-        num_groups,
-        TO_CODES=False,
-        GROUP=SCALE_BLOCK,
-        GROUPS=groups,
-        num_warps=warps,
-    )
+    quantize(out, out, x, CONFIGS[1] if x.numel() < 2**20 else CONFIGS[2], to_codes=False)
