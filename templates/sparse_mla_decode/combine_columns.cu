@@ -3,9 +3,9 @@
 //   out[t, h] = sum_s w_s * output_s / (sum_s w_s * sum_s + exp(sink[h] - M))
 // grid  (num_rows * heads * warps_per_head / block_warps)   block (32 * block_warps)   shared: none
 //
-// Lane 8r + 4i + t has the eight columns of lane t in piece 2c + i. With many splits a warp joins
-// one chunk c of a head: r takes every fourth split, and then a quarter of the eight columns. With
-// few it joins four chunks, r the chunk. Each load depends on the arguments alone, so that all are
+// Lane 4 * (pieces_of_warp * r + p) + t has the columns of lane t in piece p of the warp's pieces
+// of a head, and sums over the splits r, r + split_lanes, ...; then the lanes r share out the eight
+// columns, or the first four of eight do. Each load depends on the arguments alone, so that all are
 // under way at once.
 #include "kiln_args.h"
 #include "kiln_constants.h"
@@ -13,21 +13,13 @@
 #include "templates/common/types.cuh"
 #include "templates/sparse_mla_decode/layout.cuh"
 
-constexpr int block_warps = 2;
-constexpr int split_lanes = splits >= 8 ? 4 : 1;  // lanes that share the splits of a column
-constexpr int warps_per_head = 2 * split_lanes;
-constexpr int chunks_of_warp = 4 / split_lanes;
+constexpr int pieces_of_warp = 8 / split_lanes;
+constexpr int warps_per_head = pieces / pieces_of_warp;
 constexpr int rounds = (splits + split_lanes - 1) / split_lanes;  // splits of a lane
-constexpr int columns = 8 / split_lanes;                          // that a lane writes
+constexpr int columns = split_lanes == 1 ? 8 : 2;                 // that a lane writes
+static_assert(split_lanes == 1 || split_lanes == 4 || split_lanes == 8);
 // A lane has the states of all splits, or the warp one split to a lane.
 constexpr int states_per_lane = split_lanes == 1 ? splits : (splits + warp_lanes - 1) / warp_lanes;
-
-// Keeps the order, as integers.
-__device__ __forceinline__ i32 ordered(i32 bits) { return bits ^ (bits >> 31 & 0x7fffffff); }
-
-__device__ __forceinline__ float largest_of_warp(float value) {
-  return __int_as_float(ordered(__reduce_max_sync(all_lanes, ordered(__float_as_int(value)))));
-}
 
 extern "C" __global__ void __launch_bounds__(32 * block_warps)
     sparse_mla_combine_columns(const __grid_constant__ Args args) {
@@ -35,9 +27,9 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
   const u32 unit = blockIdx.x * block_warps + threadIdx.x / warp_lanes;
   const int head = static_cast<int>(unit / warps_per_head % heads);
   const i64 row = unit / (warps_per_head * heads);
-  const int first_chunk = static_cast<int>(unit % warps_per_head) * chunks_of_warp;
-  const int chunk = split_lanes == 1 ? first_chunk + lane / 8 : first_chunk;
-  const int first_split = split_lanes == 1 ? 0 : lane / 8;
+  const int split_lane = lane / (4 * pieces_of_warp);
+  const int piece =
+      static_cast<int>(unit % warps_per_head) * pieces_of_warp + lane / 4 % pieces_of_warp;
 
   // States before parts, as loads return in order.
   const SoftmaxState* states = states_of_head(args, row, splits, head);
@@ -52,23 +44,23 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
     }
   }
   const int head_of_block = head % heads_per_cta;
-  const uint4* from = partial_columns(args, row, splits, first_split, head / heads_per_cta) +
-                      (head_of_block / 16 * pieces + 2 * chunk + lane / 4 % 2) * 64 +
-                      head_of_block % 16 * 4 + lane % 4;
+  const uint4* from = partial_columns(args, row, splits, split_lane, head / heads_per_cta) +
+                      (head_of_block / 16 * pieces + piece) * 64 + head_of_block % 16 * 4 +
+                      lane % 4;
   uint4 parts[rounds];
 #pragma unroll
   for (int i = 0; i < rounds; ++i) {
     parts[i] = {0, 0, 0, 0};
-    if (splits % split_lanes == 0 || i * split_lanes + first_split < splits)
+    if (splits % split_lanes == 0 || i * split_lanes + split_lane < splits)
       parts[i] = load_16(reinterpret_cast<const u8*>(from + i * split_lanes * partials_per_split));
   }
   const float sink = load_sink(args, head);
-  const int first_column = chunk * chunk_dims + lane % 4 * lane_dims + lane / 4 % 2 * 8 +
+  const int first_column = piece / 2 * chunk_dims + lane % 4 * lane_dims + piece % 2 * 8 +
                            (split_lanes == 1 ? 0 : lane / 16 * 4 + lane / 8 % 2 * 2);
   const float* table = nullptr;
   float cosines[columns / 2];
   float sines[columns / 2];
-  if (inverse_rope && chunk == head_dim / chunk_dims - 1) {
+  if (inverse_rope && piece / 2 == head_dim / chunk_dims - 1) {
     table = rope_of_row(args, row);
     if (table != nullptr) {
 #pragma unroll
@@ -104,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
   for (int i = 0; i < rounds; ++i) {
     float weight = split_lanes == 1 ? weights[i]
                                     : __shfl_sync(all_lanes, weights[i * split_lanes / warp_lanes],
-                                                  (i * split_lanes + first_split) % warp_lanes);
+                                                  (i * split_lanes + split_lane) % warp_lanes);
     if (i == 0) weight = __uint_as_float(__float_as_uint(weight) | gate);
     const u32 pairs[4] = {parts[i].x, parts[i].y, parts[i].z, parts[i].w};
 #pragma unroll
@@ -125,6 +117,11 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
         sums[e] = __fadd_rn(own, __shfl_xor_sync(all_lanes, given, step_lanes));
       }
     }
+    if constexpr (split_lanes == 8) {
+#pragma unroll
+      for (int e = 0; e < columns; ++e)
+        sums[e] = __fadd_rn(sums[e], __shfl_xor_sync(all_lanes, sums[e], 4));
+    }
 #pragma unroll
     for (int step_lanes = 1; step_lanes < warp_lanes; step_lanes *= 2)
       sum = __fadd_rn(sum, __shfl_xor_sync(all_lanes, sum, step_lanes));
@@ -140,9 +137,9 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
   }
   u16* to = args.out + row * args.out_stride0 + head * args.out_stride1 + first_column;
   if constexpr (columns == 2) {
-    *reinterpret_cast<u32*>(to) = pairs[0];
+    if (split_lanes == 4 || lane / 4 % 2 == 0) *reinterpret_cast<u32*>(to) = pairs[0];
   } else {
     *reinterpret_cast<uint4*>(to) = {pairs[0], pairs[1], pairs[2], pairs[3]};
   }
-  if (chunk == 0 && lane == 0) store_lse(args, row, head, joined);
+  if (piece == 0 && lane == 0) store_lse(args, row, head, joined);
 }

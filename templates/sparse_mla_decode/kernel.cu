@@ -149,60 +149,6 @@ __device__ __forceinline__ void join_output(const Output& output, const JoinWeig
   }
 }
 
-// Final rows. A lane has four neighbouring columns of a head in each k-tile.
-__device__ __forceinline__ void store_output(const Args& args, const JoinedOutput& output, i64 row,
-                                             int head_block, const float (&inverse)[m_tiles][2],
-                                             int group, int warp, int lane) {
-  constexpr int run = joined_k_tiles < k_tiles_per_chunk ? joined_k_tiles : k_tiles_per_chunk;
-  const int g = lane / 4;
-  const int t = lane % 4;
-#pragma unroll
-  for (int m = 0; m < m_tiles; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int head = head_block * heads_per_cta + 16 * m + 8 * half + g;
-      if (2 * m + half >= head_groups || head >= heads) continue;
-#pragma unroll
-      for (int first = 0; first < joined_k_tiles; first += run) {
-        u32 pairs[2 * run];
-#pragma unroll
-        for (int j = 0; j < run; ++j) {
-          const float(&odd)[4] = output[m][first + j][0];
-          const float(&even)[4] = output[m][first + j][1];
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            pairs[2 * j + e] = to_bf16x2(__fmul_rn(even[2 * half + e], inverse[m][half]),
-                                         __fmul_rn(odd[2 * half + e], inverse[m][half]));
-          }
-        }
-        const int k_tile = group * joined_k_tiles + first;
-        const int chunk = k_tile / k_tiles_per_chunk;
-        const int in_chunk = lane_dims * t + k_tile % k_tiles_per_chunk * 4;
-        if (inverse_rope && warp == warps - 1 && chunk == chunks - 1) {
-          const float* table = rope_of_row(args, row);
-          if (table != nullptr) {
-#pragma unroll
-            for (int i = 0; i < 2 * run; ++i) {
-              pairs[i] = rotate_back(pairs[i], table[in_chunk / 2 + i],
-                                     table[rope_dims / 2 + in_chunk / 2 + i]);
-            }
-          }
-        }
-        u16* to = args.out + row * args.out_stride0 + head * args.out_stride1 +
-                  warp * dims_per_warp + chunk * chunk_dims + in_chunk;
-        if constexpr (run == 1) {
-          *reinterpret_cast<uint2*>(to) = {pairs[0], pairs[1]};
-        } else {
-#pragma unroll
-          for (int i = 0; i < 2 * run; i += 4)
-            reinterpret_cast<uint4*>(to)[i / 4] = {pairs[i], pairs[i + 1], pairs[i + 2],
-                                                   pairs[i + 3]};
-        }
-      }
-    }
-  }
-}
-
 extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
     sparse_mla_decode(const __grid_constant__ Args args) {
   extern __shared__ uint4 shared_memory[];
@@ -532,6 +478,6 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
           store_lse(args, row, head_block * heads_per_cta + head_in_block, joined_states[m][half]);
       }
     }
-    store_output(args, joined, row, head_block, inverse, group, warp, lane);
+    store_output(args, joined, row, head_block, inverse, group * joined_k_tiles, warp, lane);
   }
 }

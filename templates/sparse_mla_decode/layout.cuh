@@ -55,6 +55,13 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return y;
 }
 
+// Keeps the order, as integers.
+__device__ __forceinline__ i32 ordered(i32 bits) { return bits ^ (bits >> 31 & 0x7fffffff); }
+
+__device__ __forceinline__ float largest_of_warp(float value) {
+  return __int_as_float(ordered(__reduce_max_sync(all_lanes, ordered(__float_as_int(value)))));
+}
+
 // Of the scores of a head. Partial results of a split are this and a normalised output.
 struct SoftmaxState {
   float reference;  // base 2; minus infinity: no valid slot so far

@@ -2,25 +2,27 @@
 // has one, each instruction runs once, and what counts is how few stand between the launch and the
 // first request, and between the last key and the end.
 // grid  (num_rows * head_blocks, splits)   block (32 * warps)
-// shared  of each warp: places of a tile | factors | raw codes of a tile, and of none | scores |
-//         probabilities
+// shared  of each warp: places of a tile | factors, sinks, inverses | raw codes of tiles, and of
+// none
+//         | scores | probabilities
 //
-// Split s takes the tiles s, s + splits, ...: a remainder would cost divisions before the first
-// load. Each warp looks up its places by itself, so that no barrier stands before the keys.
+// Split s takes the tiles s, s + splits, ...: equal shares in a row would cost divisions before the
+// first load. Each warp looks up its places by itself, so that no barrier stands before the keys.
 // With a rehearsal the warps go once through the step of a tile without slots while the first keys
 // are on their way, which brings its instructions into the caches.
 #include "kiln_args.h"
 #include "kiln_constants.h"
 #include "templates/sparse_mla_decode/tile.cuh"
 
-static_assert(groups == 1 && stages == 1 && query_tiles_in_registers == k_tiles,
-              "no room for anything else");
+static_assert(groups == 1 && query_tiles_in_registers == k_tiles, "no room for anything else");
 
 // Shared memory.
 constexpr int place_bytes = tile_slots * 16;  // of a warp
 constexpr int factors_at = warps * place_bytes;
-constexpr int stage_at = factors_at + heads_per_cta * 4;
-constexpr int rehearsed_at = stage_at + stage_bytes;
+constexpr int sinks_at = factors_at + heads_per_cta * 4;
+constexpr int inverses_at = sinks_at + heads_per_cta * 4;
+constexpr int stages_at = inverses_at + heads_per_cta * 4;
+constexpr int rehearsed_at = stages_at + stages * stage_bytes;
 constexpr int scores_at = rehearsed_at + (rehearsal ? stage_bytes : 0);
 constexpr int probabilities_at = scores_at + score_bytes;
 // The launch gives probabilities_at + probability_bytes.
@@ -93,8 +95,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
                                           args.compressed_slots_stride, args.compressed_width,
                                           tile - window_tiles, lane);
   };
-  const Strip strip = strip_of(shared + stage_at, warp);
-  const auto request = [&](const Columns& columns, u32 tile) {
+  const auto request = [&](const Columns& columns, u32 tile, const Strip& strip) {
     const void* readable = args.q + row * args.q_stride0;  // at least a head
     const u32 places = shared + warp * place_bytes;
     u32 existing = 0;
@@ -116,21 +117,35 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
       existing =
           request_columns<compressed_format>(list, columns, readable, places, strip, warp, lane);
     }
-    copy_async_commit();
     return existing;
   };
 
   u32 tile = split;
-  Columns ahead{};
-  if (tile < all_tiles) ahead = load_tile(tile);
+  const auto tile_of_step = [&](int steps) { return tile + steps * splits; };  // from here on
+  Columns columns[stages]{};
+#pragma unroll
+  for (int i = 0; i < stages; ++i) {
+    if (tile_of_step(i) < all_tiles) columns[i] = load_tile(tile_of_step(i));
+  }
   // Before the cache rows: loads return in order, and these come from L2.
   RawQueries raw_queries;
   request_queries(args, row, head_block, 0, warp, lane, raw_queries);
-  u32 requested = 0;  // slots of the tile under way
-  if (tile < all_tiles) {
-    requested = request(ahead, tile);
-    if (tile + splits < all_tiles) ahead = load_tile(tile + splits);
+  const int own_head = head_of_lane(warp, lane);
+  const bool speaks = lane % lanes_per_head == 0;
+  float sink = minus_infinity;
+  if (!is_split && speaks) sink = load_sink(args, head_block * heads_per_cta + own_head);
+  u32 requested[stages]{};  // slots of the tiles under way
+#pragma unroll
+  for (int i = 0; i < stages; ++i) {
+    if (tile_of_step(i) < all_tiles) {
+      if (i > 0) __syncwarp();  // places have been read
+      requested[i] = request(columns[i], tile_of_step(i),
+                             strip_of(shared + stages_at + i * stage_bytes, warp));
+    }
+    copy_async_commit();
   }
+  Columns ahead{};
+  if (tile_of_step(stages) < all_tiles) ahead = load_tile(tile_of_step(stages));
 
   const Strip rehearsed = strip_of(shared + rehearsed_at, warp);
   if constexpr (rehearsal) clear_strip(rehearsed, warp, lane);
@@ -143,42 +158,64 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
   queries.in_shared = 0;
   keep_queries(shared, 0, warp, lane, raw_queries, queries);
 
+  if (!is_split && speaks) store_shared_float(shared + sinks_at + own_head * 4, sink);
+
+  // Formed now, while there is nothing else to do.
+  uint4* columns_to = nullptr;
+  float2* state_to = nullptr;
+  if constexpr (is_split) {
+    columns_to = partial_columns(args, row, splits, split, head_block);
+    state_to = reinterpret_cast<float2*>(
+        states_of_head(args, row, splits, head_block * heads_per_cta + own_head) + split);
+    asm volatile("" : "+l"(columns_to), "+l"(state_to));
+  }
+
   Output output = {};
   SoftmaxState state = {minus_infinity, 0.0f};
+  float sum_of_lanes = 0.0f;
+  u32 stage = shared + stages_at;
   u32 rehearses = rehearsal ? 1 : 0;
   while (tile < all_tiles) {
     // Hides that it is for the first step only: one step serves both.
     if constexpr (rehearsal) asm volatile("" : "+r"(rehearses));
     const bool is_real = !rehearsal || rehearses == 0;
-    const Strip from = is_real ? strip : rehearsed;
-    const u32 existing = is_real ? requested : 0;
+    const Strip strip = strip_of(is_real ? stage : shared + rehearsed_at, warp);
+    const u32 existing = is_real ? requested[0] : 0;
     if (is_real) {
-      copy_async_wait<0>();
+      copy_async_wait<stages - 1>();
       __syncwarp();
     }
     RawTile raw;
     if (has_window_format(tile)) {
-      load_early<window_format>(raw, from, existing, warp, lane);
+      load_early<window_format>(raw, strip, existing, warp, lane);
     } else if constexpr (has_compressed) {
-      load_early<compressed_format>(raw, from, existing, warp, lane);
+      load_early<compressed_format>(raw, strip, existing, warp, lane);
     }
     uint4 queries_at_hand[queries_ahead];
     start_queries(queries, queries_at_hand);
     const auto request_next = [&] {
-      const u32 next = tile + splits;
-      if (!is_real || next >= all_tiles) return;
-      __syncwarp();  // codes have been read
-      requested = request(ahead, next);
-      if (next + splits < all_tiles) ahead = load_tile(next + splits);
+      if (!is_real) return;
+#pragma unroll
+      for (int i = 1; i < stages; ++i) requested[i - 1] = requested[i];
+      if (tile_of_step(stages) < all_tiles) {
+        __syncwarp();  // codes have been read
+        requested[stages - 1] = request(ahead, tile_of_step(stages), strip);
+        if (tile_of_step(stages + 1) < all_tiles) ahead = load_tile(tile_of_step(stages + 1));
+      }
+      copy_async_commit();
+      if constexpr (stages > 1) {
+        stage =
+            stage + stage_bytes == shared + rehearsed_at ? shared + stages_at : stage + stage_bytes;
+      }
     };
     if constexpr (!late_loads) request_next();
 
     KeyFragments keys;
     if (has_window_format(tile)) {
-      score_tile<window_format>(queries, raw, from, existing, keys, queries_at_hand,
+      score_tile<window_format>(queries, raw, strip, existing, keys, queries_at_hand,
                                 shared + scores_at, warp, lane, request_next);
     } else if constexpr (has_compressed) {
-      score_tile<compressed_format>(queries, raw, from, existing, keys, queries_at_hand,
+      score_tile<compressed_format>(queries, raw, strip, existing, keys, queries_at_hand,
                                     shared + scores_at, warp, lane, request_next);
     }
     barrier(1, 32 * warps);
@@ -201,17 +238,36 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
       rescale(output, shared + factors_at, lane);
     Probabilities p;
     load_probabilities(p, shared + probabilities_at, lane);
+    sum_of_lanes = state.sum;
+#pragma unroll
+    for (int step_lanes = 1; step_lanes < lanes_per_head; step_lanes *= 2) {
+      sum_of_lanes = __fadd_rn(sum_of_lanes, __shfl_xor_sync(all_lanes, sum_of_lanes, step_lanes));
+    }
     add_values(output, keys, p);
     if (is_real) tile += splits;
     rehearses = 0;
   }
 
+  if constexpr (is_split) {
+    if (speaks) *state_to = {state.reference, sum_of_lanes};
+    store_columns(columns_to, output, 0, warp, lane);
+  } else {
+    if (speaks) {
+      const SoftmaxState own = {state.reference, sum_of_lanes};
+      const float sink_of_head = load_shared_float(shared + sinks_at + own_head * 4);
+      store_shared_float(shared + inverses_at + own_head * 4,
+                         inverse_denominator(sink_of_head, own));
+      store_lse(args, row, head_block * heads_per_cta + own_head, own);
+    }
+    __syncthreads();
+    float inverse[m_tiles][2];
 #pragma unroll
-  for (int step_lanes = 1; step_lanes < lanes_per_head; step_lanes *= 2)
-    state.sum = __fadd_rn(state.sum, __shfl_xor_sync(all_lanes, state.sum, step_lanes));
-  store_columns(partial_columns(args, row, splits, split, head_block), output, 0, warp, lane);
-  if (lane % lanes_per_head == 0) {
-    const int head = head_block * heads_per_cta + head_of_lane(warp, lane);
-    states_of_head(args, row, splits, head)[split] = state;
+    for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        inverse[m][half] =
+            load_shared_float(shared + inverses_at + (16 * m + 8 * half + lane / 4) * 4);
+    }
+    store_output(args, output, row, head_block, inverse, 0, warp, lane);
   }
 }

@@ -107,8 +107,8 @@ int64_t smem_bytes(const Sizes& s, const Config& c) {
   const int64_t scores = head_groups * t.warps * t.n_tiles * 256;
   const int64_t probabilities = t.probability_terms * t.m_tiles * (t.n_tiles / 2) * 512;
   if (t.is_lean) {
-    return t.warps * 16 * c["tile_slots"] + 4 * t.heads_per_cta + (t.is_rehearsed ? 2 : 1) * stage +
-           scores + probabilities;
+    return t.warps * 16 * c["tile_slots"] + 12 * t.heads_per_cta +
+           (c["stages"] + (t.is_rehearsed ? 1 : 0)) * stage + scores + probabilities;
   }
   const int64_t places = 2 * t.warps * (16 * c["tile_slots"] + 4);
   const int64_t group = places + 4 * t.heads_per_cta + c["stages"] * stage + scores + probabilities;
@@ -134,30 +134,26 @@ struct TilingRow {
   int tile_slots, heads_per_cta, warps, groups, stages, query_quarters_in_registers, score_m_tiles,
       decode_among_products, ctas_per_sm, partial_columns, lean;
 };
+// clang-format off
 constexpr TilingRow kTilings[] = {
     {16, 16, 4, 1, 1, 0, 1, 1, 2, 0, 0},  // the default
-    {32, 16, 4, 1, 1, 0, 1, 1, 2, 0, 0},
-    {32, 16, 4, 1, 2, 0, 1, 1, 2, 0, 0},
-    {32, 16, 4, 2, 1, 2, 1, 1, 1, 0, 0},
-    {32, 16, 4, 2, 1, 0, 1, 1, 1, 0, 0},
-    {32, 16, 4, 2, 1, 4, 1, 1, 1, 0, 0},
-    {32, 16, 8, 1, 1, 4, 1, 1, 1, 0, 0},
-    {32, 16, 8, 2, 1, 0, 1, 1, 1, 0, 0},
-    {32, 32, 4, 1, 1, 0, 1, 1, 2, 0, 0},
-    {32, 32, 4, 1, 1, 0, 1, 0, 2, 0, 0},
-    {16, 32, 4, 1, 1, 1, 1, 1, 2, 0, 0},
-    {16, 32, 4, 1, 1, 1, 2, 1, 2, 0, 0},
-    {32, 32, 4, 2, 1, 0, 1, 1, 1, 0, 0},
+    {32, 16, 4, 1, 1, 0, 1, 1, 2, 0, 0}, {32, 16, 4, 1, 2, 0, 1, 1, 2, 0, 0},
+    {32, 16, 4, 2, 1, 2, 1, 1, 1, 0, 0}, {32, 16, 4, 2, 1, 0, 1, 1, 1, 0, 0},
+    {32, 16, 4, 2, 1, 4, 1, 1, 1, 0, 0}, {32, 16, 8, 1, 1, 4, 1, 1, 1, 0, 0},
+    {32, 16, 8, 2, 1, 0, 1, 1, 1, 0, 0}, {32, 32, 4, 1, 1, 0, 1, 1, 2, 0, 0},
+    {32, 32, 4, 1, 1, 0, 1, 0, 2, 0, 0}, {16, 32, 4, 1, 1, 1, 1, 1, 2, 0, 0},
+    {16, 32, 4, 1, 1, 1, 2, 1, 2, 0, 0}, {32, 32, 4, 2, 1, 0, 1, 1, 1, 0, 0},
     {32, 32, 8, 1, 1, 4, 2, 1, 1, 0, 0},
-    // Not yet measured: parts of few tiles, and the shorter combine after the best of several
-    // splits.
-    {32, 16, 8, 1, 1, 4, 1, 1, 1, 1, 1},
-    {32, 16, 8, 1, 1, 4, 1, 1, 1, 1, 2},
-    {32, 16, 8, 1, 1, 4, 1, 1, 1, 1, 0},
-    {32, 16, 4, 2, 1, 4, 1, 1, 1, 1, 0},
-    {32, 32, 4, 1, 1, 0, 1, 1, 2, 1, 0},
-    {32, 32, 4, 1, 1, 0, 1, 0, 2, 1, 0},
+    // Not yet measured: parts of few tiles, and the shorter combine after the best of several splits.
+    {32, 16, 8, 1, 1, 4, 1, 1, 1, 8, 1}, {32, 16, 8, 1, 1, 4, 1, 1, 1, 8, 2},
+    {32, 16, 8, 1, 1, 4, 1, 1, 1, 4, 2}, {32, 16, 8, 1, 2, 4, 1, 1, 1, 8, 2},
+    {32, 16, 8, 1, 1, 4, 1, 1, 1, 8, 0}, {32, 16, 4, 2, 1, 4, 1, 1, 1, 8, 0},
+    {32, 32, 4, 1, 1, 0, 1, 1, 2, 8, 0}, {32, 32, 4, 1, 1, 0, 1, 0, 2, 8, 0},
+    // Parts of few tiles in one split.
+    {32, 16, 8, 1, 1, 4, 1, 1, 1, 0, 2}, {32, 16, 8, 1, 2, 4, 1, 1, 1, 0, 1},
+    {32, 16, 8, 1, 2, 4, 1, 1, 1, 0, 2},
 };
+// clang-format on
 
 bool is_listed(const Config& c) {
   return std::any_of(std::begin(kTilings), std::end(kTilings), [&](const TilingRow& row) {
@@ -185,8 +181,9 @@ Space space(const Sizes&, const Gpu&) {
       {"decode_among_products", {0, 1}, "1: keys are decoded among the score products, 0: before"},
       {"ctas_per_sm", {1, 2}, "CTAs of an SM that the registers are cut for"},
       {"partial_columns",
-       {0, 1},
-       "partial results of splits: 1: columns of a head, 0: fragments of 16 heads"},
+       {0, 4, 8},
+       "partial results of splits: 0: fragments of 16 heads, else columns of a head, of which so "
+       "many lanes share the splits where there are many"},
       {"lean",
        {0, 1, 2},
        "1: the kernel for parts of few tiles; 2: the same, rehearsed while the first keys come"},
@@ -194,9 +191,11 @@ Space space(const Sizes&, const Gpu&) {
   space.rules = {
       {"a combination that was never near the fastest",
        [](const Sizes&, const Config& c, const Gpu&) { return is_listed(c); }},
-      {"one split leaves no partial results",
+      {"only several splits leave partial results, and the lean kernel leaves columns",
        [](const Sizes&, const Config& c, const Gpu&) {
-         return c["splits"] > 1 || (c["partial_columns"] == 0 && c["lean"] == 0);
+         const bool is_split = c["splits"] > 1;
+         return c["lean"] == 0 ? is_split || c["partial_columns"] == 0
+                               : is_split == (c["partial_columns"] != 0);
        }},
       {"the part of a group would be shorter than a tile",
        [](const Sizes& s, const Config& c, const Gpu&) {
@@ -244,6 +243,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   };
 
   const bool partial_columns = c["partial_columns"] != 0;
+  const int64_t split_lanes = t.splits >= 8 ? c["partial_columns"] : 1;  // of partial columns
   KernelLaunch decode{.file = "kernel.cu", .entry = "sparse_mla_decode"};
   if (t.is_lean) decode = {.file = "lean.cu", .entry = "sparse_mla_decode_lean"};
   decode.constants = shared_by_both;
@@ -279,9 +279,12 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
     combine.constants = shared_by_both;
     combine.constants.push_back(constant("splits", t.splits));
     if (partial_columns) {
-      // Two warps a CTA; four lanes share the splits of a column where there are many.
-      combine.grid_x = {.scale = s["H"] * (t.splits >= 8 ? 4 : 1), .terms = {{"T"}}};
-      combine.threads = 64;
+      const int64_t warps_per_head = 2 * split_lanes;
+      constexpr int64_t kCombineWarps = 2;
+      combine.constants.push_back(constant("split_lanes", split_lanes));
+      combine.constants.push_back(constant("block_warps", kCombineWarps));
+      combine.grid_x = {.scale = s["H"] * warps_per_head / kCombineWarps, .terms = {{"T"}}};
+      combine.threads = static_cast<int>(32 * kCombineWarps);
     } else {
       // Four warps share the parts of a unit where there are many of them.
       constexpr int64_t kCombineWarps = 4;
@@ -300,7 +303,8 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   plan.reduction_signature =
       fmt::format("tiles of {} slots{}, {} splits of {} groups{}, {} warps, {} lanes a head",
                   c["tile_slots"], t.is_lean ? " by turns" : "", t.splits, t.groups,
-                  partial_columns ? " as columns" : "", t.warps, 32 * t.warps / t.heads_per_cta);
+                  partial_columns ? fmt::format(" as columns of {} lanes", split_lanes) : "",
+                  t.warps, 32 * t.warps / t.heads_per_cta);
   return plan;
 }
 

@@ -3,6 +3,7 @@
 // columns of the output, and so decodes its part of each key into registers once and for itself.
 #pragma once
 
+#include "templates/common/memory.cuh"
 #include "templates/common/mma.cuh"
 #include "templates/common/shared.cuh"
 #include "templates/common/types.cuh"
@@ -344,6 +345,20 @@ __device__ __forceinline__ void sum_scores(const Share& share, Scores& s) {
   }
 }
 
+__device__ __forceinline__ float largest_of_head(float value, int lane) {
+  if constexpr (heads_per_warp == 2) {
+    // Two steps of the whole warp instead of four one after the other.
+    const bool is_upper = lane >= lanes_per_head;
+    const float lower_head = largest_of_warp(is_upper ? minus_infinity : value);
+    const float upper_head = largest_of_warp(is_upper ? value : minus_infinity);
+    return is_upper ? upper_head : lower_head;
+  }
+#pragma unroll
+  for (int step = 1; step < lanes_per_head; step *= 2)
+    value = fmaxf(value, __shfl_xor_sync(all_lanes, value, step));
+  return value;
+}
+
 // Reference and probabilities of the lane's share. Returns the factor for what was summed so far.
 __device__ __forceinline__ float softmax_tile(const Share& share, Scores& s, u32 existing,
                                               int exponent, int lane, SoftmaxState& state,
@@ -366,9 +381,7 @@ __device__ __forceinline__ float softmax_tile(const Share& share, Scores& s, u32
   float reference = state.reference;
   float factor = 1.0f;
   if (__any_sync(all_lanes, largest > __fadd_rn(reference, slack))) {
-#pragma unroll
-    for (int step = 1; step < lanes_per_head; step *= 2)
-      largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, step));
+    largest = largest_of_head(largest, lane);
     if (largest > __fadd_rn(reference, slack)) {
       factor = exp2_approx(__fsub_rn(reference, largest));
       reference = largest;
@@ -475,8 +488,66 @@ __device__ __forceinline__ void store_columns(uint4* to,
           pairs[i] = to_bf16x2(even[2 * half + i % 2], odd[2 * half + i % 2]);
         }
         const int piece = (warp * k_tiles + first_k_tile + j) / 2;
-        to[(m * pieces + piece) * 64 + half * warp_lanes + lane] = {pairs[0], pairs[1], pairs[2],
-                                                                    pairs[3]};
+        store_16(to + (m * pieces + piece) * 64 + half * warp_lanes + lane,
+                 {pairs[0], pairs[1], pairs[2], pairs[3]});
+      }
+    }
+  }
+}
+
+// Final rows of `count` k-tiles of the warp from first_k_tile on. A lane has four neighbouring
+// columns of a head in each k-tile.
+template <int count>
+__device__ __forceinline__ void store_output(const Args& args,
+                                             const float (&output)[m_tiles][count][octets][4],
+                                             i64 row, int head_block,
+                                             const float (&inverse)[m_tiles][2], int first_k_tile,
+                                             int warp, int lane) {
+  constexpr int run = count < k_tiles_per_chunk ? count : k_tiles_per_chunk;
+  const int g = lane / 4;
+  const int t = lane % 4;
+#pragma unroll
+  for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int head = head_block * heads_per_cta + 16 * m + 8 * half + g;
+      if (2 * m + half >= head_groups || head >= heads) continue;
+#pragma unroll
+      for (int first = 0; first < count; first += run) {
+        u32 pairs[2 * run];
+#pragma unroll
+        for (int j = 0; j < run; ++j) {
+          const float(&odd)[4] = output[m][first + j][0];
+          const float(&even)[4] = output[m][first + j][1];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            pairs[2 * j + e] = to_bf16x2(__fmul_rn(even[2 * half + e], inverse[m][half]),
+                                         __fmul_rn(odd[2 * half + e], inverse[m][half]));
+          }
+        }
+        const int k_tile = first_k_tile + first;
+        const int chunk = k_tile / k_tiles_per_chunk;
+        const int in_chunk = lane_dims * t + k_tile % k_tiles_per_chunk * 4;
+        if (inverse_rope && warp == warps - 1 && chunk == chunks - 1) {
+          const float* table = rope_of_row(args, row);
+          if (table != nullptr) {
+#pragma unroll
+            for (int i = 0; i < 2 * run; ++i) {
+              pairs[i] = rotate_back(pairs[i], table[in_chunk / 2 + i],
+                                     table[rope_dims / 2 + in_chunk / 2 + i]);
+            }
+          }
+        }
+        u16* to = args.out + row * args.out_stride0 + head * args.out_stride1 +
+                  warp * dims_per_warp + chunk * chunk_dims + in_chunk;
+        if constexpr (run == 1) {
+          *reinterpret_cast<uint2*>(to) = {pairs[0], pairs[1]};
+        } else {
+#pragma unroll
+          for (int i = 0; i < 2 * run; i += 4)
+            reinterpret_cast<uint4*>(to)[i / 4] = {pairs[i], pairs[i + 1], pairs[i + 2],
+                                                   pairs[i + 3]};
+        }
       }
     }
   }

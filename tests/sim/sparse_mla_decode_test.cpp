@@ -30,7 +30,7 @@ class SparseMlaDecodeOnSimulator : public OpOnSimulator {
   static Config lean(int64_t kind, int64_t splits) {
     return {{"splits", splits}, {"tile_slots", 32},
             {"warps", 8},       {"query_quarters_in_registers", 4},
-            {"ctas_per_sm", 1}, {"partial_columns", 1},
+            {"ctas_per_sm", 1}, {"partial_columns", splits == 1 ? 0 : 8},
             {"lean", kind}};
   }
 
@@ -97,13 +97,14 @@ TEST_F(SparseMlaDecodeOnSimulator, PlantedMistakesOfTheLeanKernelAreRejected) {
   const std::vector<Mutant> few{
       {"the last slot of a list is dropped", "lean.cu", "columns.column < columns.len ?",
        "columns.column + 1 < columns.len ?"},
-      {"the rehearsal counts", "lean.cu", "is_real ? requested : 0", "is_real ? requested : 1"},
-      {"the next tile is this one", "lean.cu", "ahead = load_tile(tile + splits);",
+      {"the rehearsal counts", "lean.cu", "is_real ? requested[0] : 0",
+       "is_real ? requested[0] : 1"},
+      {"the next tile is this one", "lean.cu", "ahead = load_tile(tile_of_step(stages));",
        "ahead = load_tile(tile);"},
       {"values keep an older maximum", "lean.cu", "factor != 1.0f) && tile != split)",
        "factor != 1.0f) && tile == all_tiles)"},
-      {"a state is another split's", "lean.cu", "states_of_head(args, row, splits, head)[split]",
-       "states_of_head(args, row, splits, head)[split ^ 1]"},
+      {"a state is another split's", "lean.cu", "columns_to), \"+l\"(state_to));",
+       "columns_to), \"+l\"(state_to)); if (split == 0) ++state_to; else --state_to;"},
       {"two pieces change places", "tile.cuh", "(warp * k_tiles + first_k_tile + j) / 2",
        "((warp * k_tiles + first_k_tile + j) / 2 ^ 1)"},
       {"few splits are not weighed", "combine_columns.cu", "split_lanes == 1 ? weights[i]",
@@ -111,8 +112,8 @@ TEST_F(SparseMlaDecodeOnSimulator, PlantedMistakesOfTheLeanKernelAreRejected) {
   };
   const std::vector<Mutant> many{
       {"the wrong split's weight", "combine_columns.cu",
-       "(i * split_lanes + first_split) % warp_lanes",
-       "(i * split_lanes + (first_split ^ 1)) % warp_lanes"},
+       "(i * split_lanes + split_lane) % warp_lanes",
+       "(i * split_lanes + (split_lane ^ 1)) % warp_lanes"},
       {"a quarter of the splits is left out", "combine_columns.cu", "step_lanes >= 8;",
        "step_lanes > 8;"},
       {"the sink counts for one split", "combine_columns.cu",
@@ -132,9 +133,11 @@ TEST_F(SparseMlaDecodeOnSimulator, TheLeanKernelIsRightForAnyPart) {
          {"many columns", "one column", "no columns", "rows without valid columns",
           "lengths below zero and beyond the width", "padded strides"})
       cases.push_back(prepared(case_named(name, fixed_sizes)));
-    for (const int64_t splits : {2, 5, 20}) {
+    for (const int64_t splits : {1, 2, 5, 20}) {
       const tuner::RunnablePlan candidate =
-          plan(fixed_sizes, config(fixed_sizes, lean(splits == 5 ? 1 : 2, splits)));
+          plan(fixed_sizes,
+               config(fixed_sizes,
+                      lean(splits == 5 ? 1 : 2, splits).merged({{"stages", splits < 5 ? 2 : 1}})));
       for (const auto& c : cases) {
         const tuner::RunVerdict verdict = c->check(candidate);
         EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
