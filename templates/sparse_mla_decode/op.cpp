@@ -285,6 +285,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
       combine.constants.push_back(constant("block_warps", kCombineWarps));
       combine.grid_x = {.scale = s["H"] * warps_per_head / kCombineWarps, .terms = {{"T"}}};
       combine.threads = static_cast<int>(32 * kCombineWarps);
+      combine.instructions_per_thread = 200;
     } else {
       // Four warps share the parts of a unit where there are many of them.
       constexpr int64_t kCombineWarps = 4;
@@ -293,6 +294,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
       combine.grid_x = {.scale = t.head_blocks * t.warps * t.m_tiles * t.k_tiles / units_per_cta,
                         .terms = {{"T"}}};
       combine.threads = static_cast<int>(32 * kCombineWarps);
+      combine.instructions_per_thread = 300;
     }
     plan.kernels.push_back(std::move(combine));
     // Of each row, split and head: the output in bf16, its reference, its sum.
@@ -321,11 +323,11 @@ ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
   // each tile of heads two mma and what feeds them.
   const double instructions =
       180 + static_cast<double>(t.n_tiles * t.k_tiles) * (8 + 5 * static_cast<double>(t.m_tiles));
-  constexpr double kStartAndEnd = 400;
+  const double start_and_end = t.is_lean ? 250 : 400;
   return ModelHints{
       .bytes_in_flight_per_thread =
           static_cast<double>(c["stages"]) * bytes_per_tile / (32 * static_cast<double>(t.warps)),
-      .instructions_per_thread = kStartAndEnd + tiles_per_cta * instructions,
+      .instructions_per_thread = start_and_end + tiles_per_cta * instructions,
       .dependent_loads = 2 + tiles_per_cta / static_cast<double>(c["stages"]),
   };
 }
