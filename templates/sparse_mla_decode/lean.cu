@@ -2,9 +2,8 @@
 // has one, each instruction runs once, and what counts is how few stand between the launch and the
 // first request, and between the last key and the end.
 // grid  (num_rows * head_blocks, splits)   block (32 * warps)
-// shared  of each warp: places of a tile | factors, sinks, inverses | raw codes of tiles, and of
-// none
-//         | scores | probabilities
+// shared  of each warp: places of a tile | factors, sinks, inverses | raw codes of tiles, and of a
+//         tile without slots | scores | probabilities
 //
 // Split s takes the tiles s, s + splits, ...: equal shares in a row would cost divisions before the
 // first load. Each warp looks up its places by itself, so that no barrier stands before the keys.
