@@ -139,19 +139,24 @@ __device__ __forceinline__ u64 load_place_of_codes(u32 from) {
   return words.x | static_cast<u64>(words.y) << 32;
 }
 
+// Whether all places of a tile are read before the first request: shorter, but takes registers.
+enum class Order { scales_first, places_first };
+
 // Requests the tile whose slots have their places at `places`.
-template <int format>
+template <int format, Order order = Order::scales_first>
 __device__ __forceinline__ void request_tile(u32 places, const Strip& strip, int warp, int lane) {
   const int g = lane / 4;
   const int t = lane % 4;
-  if constexpr (format != F4) {
-    if (tile_slots == warp_lanes || lane < tile_slots) {
-      constexpr int bytes = copied_scale_bytes<format>;
-      const PlaceOfCodes place = load_place(places + lane * 16);
-      copy_async<bytes>(strip.scales + (lane % 8 * n_tiles + lane / 8) * bytes,
-                        place.codes + place.to_scales + scales_of_warp<format>(warp));
-    }
-  }
+  const bool copies_scales = format != F4 && (tile_slots == warp_lanes || lane < tile_slots);
+  PlaceOfCodes place{};
+  if (copies_scales) place = load_place(places + lane * 16);
+  const auto copy_scales = [&] {
+    if (!copies_scales) return;
+    constexpr int bytes = copied_scale_bytes<format>;
+    copy_async<bytes>(strip.scales + (lane % 8 * n_tiles + lane / 8) * bytes,
+                      place.codes + place.to_scales + scales_of_warp<format>(warp));
+  };
+  if constexpr (order == Order::scales_first) copy_scales();
   if constexpr (format == F2) {
     // Neighbouring lanes take neighbouring units of 16 bytes, of which a chunk has two.
     constexpr int units = 2 * chunks;
@@ -163,6 +168,7 @@ __device__ __forceinline__ void request_tile(u32 places, const Strip& strip, int
 #pragma unroll
     for (int i = 0; i < rounds; ++i)
       codes[i] = load_place_of_codes(places + (i * slots_at_once + lane / units) * 16);
+    if constexpr (order == Order::places_first) copy_scales();
 #pragma unroll
     for (int i = 0; i < rounds; ++i) {
       const int slot = i * slots_at_once + lane / units;
@@ -174,6 +180,7 @@ __device__ __forceinline__ void request_tile(u32 places, const Strip& strip, int
     u64 codes[n_tiles];
 #pragma unroll
     for (int i = 0; i < n_tiles; ++i) codes[i] = load_place_of_codes(places + (8 * i + g) * 16);
+    if constexpr (order == Order::places_first) copy_scales();
 #pragma unroll
     for (int i = 0; i < n_tiles; ++i) {
 #pragma unroll

@@ -27,6 +27,35 @@ class SparseMlaDecodeOnSimulator : public OpOnSimulator {
     return op().default_config(fixed_sizes).merged(changes);
   }
 
+  static Config lean(int64_t kind, int64_t splits) {
+    return {{"splits", splits}, {"tile_slots", 32},
+            {"warps", 8},       {"query_quarters_in_registers", 4},
+            {"ctas_per_sm", 1}, {"partial_columns", splits == 1 ? 0 : 8},
+            {"lean", kind}};
+  }
+
+  // As it is, the config is right; with a mistake it is not.
+  void reject(const std::vector<Mutant>& mutants, const Sizes& fixed_sizes, const Config& with) {
+    std::vector<std::unique_ptr<tuner::PreparedCase>> cases;
+    for (const char* name : {"plain", "each slot in turn has nearly all the weight", "-1 anywhere",
+                             "scores to +-100", "many columns"})
+      cases.push_back(prepared(case_named(name, fixed_sizes)));
+    const auto verdict_of = [&](const tuner::RunnablePlan& candidate) {
+      tuner::RunVerdict verdict;
+      for (const auto& c : cases) {
+        verdict = c->check(candidate);
+        if (verdict.outcome != tuner::Outcome::passed) break;
+      }
+      return verdict;
+    };
+    const tuner::RunVerdict right = verdict_of(plan(fixed_sizes, with));
+    EXPECT_EQ(right.outcome, tuner::Outcome::passed) << right.detail;
+    for (const Mutant& mutant : mutants) {
+      const tuner::RunVerdict verdict = verdict_of(plan(fixed_sizes, with, &mutant));
+      EXPECT_EQ(verdict.outcome, tuner::Outcome::wrong) << mutant.name << ": " << verdict.detail;
+    }
+  }
+
   static double value(uint16_t bits) {
     const uint32_t wide = uint32_t{bits} << 16;
     float result = 0;
@@ -37,9 +66,9 @@ class SparseMlaDecodeOnSimulator : public OpOnSimulator {
 
 TEST_F(SparseMlaDecodeOnSimulator, PlantedMistakesAreRejected) {
   const std::vector<Mutant> mutants{
-      {"the last slot of a list is dropped", "kernel.cu", "column < static_cast<u32>(list.len) ?",
+      {"the last slot of a list is dropped", "tile.cuh", "column < static_cast<u32>(list.len) ?",
        "column + 1 < static_cast<u32>(list.len) ?"},
-      {"slots that do not exist count", "kernel.cu", "(mine >> (8 * v + e) & 1) != 0", "true"},
+      {"slots that do not exist count", "tile.cuh", "(mine >> (8 * v + e) & 1) != 0", "true"},
       {"the sink counts twice", "layout.cuh", "__fadd_rn(state.sum, exp2_approx(",
        "__fadd_rn(state.sum, 2.0f * exp2_approx("},
       {"the wrong page", "cache.cuh", "static_cast<i64>(page) * list.page_stride",
@@ -61,24 +90,89 @@ TEST_F(SparseMlaDecodeOnSimulator, PlantedMistakesAreRejected) {
        "const int end = splits * (part_of_unit + 1) / warps_per_unit - 1;"},
   };
   const Sizes fixed_sizes = shape(16, 1, 2);
-  const Config with = config(fixed_sizes, {{"splits", 2}});
-  std::vector<std::unique_ptr<tuner::PreparedCase>> cases;
-  for (const char* name :
-       {"plain", "each slot in turn has nearly all the weight", "-1 anywhere", "scores to +-100"})
-    cases.push_back(prepared(case_named(name, fixed_sizes)));
-  const auto verdict_of = [&](const tuner::RunnablePlan& candidate) {
-    tuner::RunVerdict verdict;
-    for (const auto& c : cases) {
-      verdict = c->check(candidate);
-      if (verdict.outcome != tuner::Outcome::passed) break;
-    }
-    return verdict;
+  reject(mutants, fixed_sizes, config(fixed_sizes, {{"splits", 2}}));
+}
+
+TEST_F(SparseMlaDecodeOnSimulator, PlantedMistakesOfTheLeanKernelAreRejected) {
+  const std::vector<Mutant> few{
+      {"the last slot of a list is dropped", "lean.cu", "columns.column < columns.len ?",
+       "columns.column + 1 < columns.len ?"},
+      {"the rehearsal counts", "lean.cu", "is_real ? requested[0] : 0",
+       "is_real ? requested[0] : 1"},
+      {"the next tile is this one", "lean.cu", "ahead = load_tile(tile_of_step(stages));",
+       "ahead = load_tile(tile);"},
+      {"values keep an older maximum", "lean.cu", "factor != 1.0f) && tile != split)",
+       "factor != 1.0f) && tile == all_tiles)"},
+      {"a state is another split's", "lean.cu", "columns_to), \"+l\"(state_to));",
+       "columns_to), \"+l\"(state_to)); if (split == 0) ++state_to; else --state_to;"},
+      {"two pieces change places", "tile.cuh", "(warp * k_tiles + first_k_tile + j) / 2",
+       "((warp * k_tiles + first_k_tile + j) / 2 ^ 1)"},
+      {"few splits are not weighed", "combine_columns.cu", "split_lanes == 1 ? weights[i]",
+       "split_lanes == 1 ? 0.5f"},
   };
-  const tuner::RunVerdict right = verdict_of(plan(fixed_sizes, with));
-  EXPECT_EQ(right.outcome, tuner::Outcome::passed) << right.detail;
-  for (const Mutant& mutant : mutants) {
-    const tuner::RunVerdict verdict = verdict_of(plan(fixed_sizes, with, &mutant));
-    EXPECT_EQ(verdict.outcome, tuner::Outcome::wrong) << mutant.name << ": " << verdict.detail;
+  const std::vector<Mutant> many{
+      {"the wrong split's weight", "combine_columns.cu",
+       "(i * split_lanes + split_lane) % warp_lanes",
+       "(i * split_lanes + (split_lane ^ 1)) % warp_lanes"},
+      {"a quarter of the splits is left out", "combine_columns.cu", "step_lanes >= 8;",
+       "step_lanes > 8;"},
+      {"the sink counts for one split", "combine_columns.cu",
+       "step_lanes < warp_lanes; step_lanes *= 2", "step_lanes < 16; step_lanes *= 2"},
+  };
+  const Sizes fixed_sizes = shape(16, 1, 2);
+  reject(few, fixed_sizes, config(fixed_sizes, lean(2, 2)));
+  reject(many, fixed_sizes, config(fixed_sizes, lean(1, 20)));
+}
+
+TEST_F(SparseMlaDecodeOnSimulator, TheLeanKernelIsRightForAnyPart) {
+  const std::vector<Sizes> shapes{shape(6, 1, 2), shape(16, 3, 3).merged({{"inverse_rope", 1}}),
+                                  shape(20, 4, 1).merged({{"probability", 1}}), shape(8, 1, 0)};
+  int shapes_done = 0;
+  for (const Sizes& fixed_sizes : shapes) {
+    std::vector<std::unique_ptr<tuner::PreparedCase>> cases;
+    for (const char* name :
+         {"many columns", "one column", "no columns", "rows without valid columns",
+          "lengths below zero and beyond the width", "padded strides"})
+      cases.push_back(prepared(case_named(name, fixed_sizes)));
+    // Odd and even shapes take turns.
+    const std::vector<int64_t> several =
+        shapes_done++ % 2 == 0 ? std::vector<int64_t>{1, 5} : std::vector<int64_t>{2, 20};
+    for (const int64_t splits : several) {
+      const tuner::RunnablePlan candidate =
+          plan(fixed_sizes,
+               config(fixed_sizes,
+                      lean(splits == 5 ? 1 : 2, splits).merged({{"stages", splits < 5 ? 2 : 1}})));
+      for (const auto& c : cases) {
+        const tuner::RunVerdict verdict = c->check(candidate);
+        EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
+            << splits << " splits, " << c->call().name << ": " << verdict.detail;
+      }
+    }
+  }
+}
+
+TEST_F(SparseMlaDecodeOnSimulator, PartialResultsMayBeColumns) {
+  const Sizes fixed_sizes = shape(20, 1, 2).merged({{"inverse_rope", 1}});
+  const auto many = prepared(case_named("many columns", fixed_sizes));
+  const auto few = prepared(case_named("one column", fixed_sizes));
+  const Config columns{{"tile_slots", 32}, {"partial_columns", 8}};
+  const std::vector<Config> configs{
+      columns.merged({{"splits", 5}, {"groups", 2}, {"query_quarters_in_registers", 4}}),
+      columns.merged({{"splits", 8}, {"warps", 8}, {"groups", 2}, {"partial_columns", 4}}),
+      columns.merged({{"splits", 4}, {"heads_per_cta", 32}}),
+      columns.merged({{"splits", 40}, {"heads_per_cta", 32}, {"decode_among_products", 0}}),
+      lean(1, 40),
+      lean(2, 10).merged({{"partial_columns", 4}, {"stages", 2}}),
+  };
+  for (const Config& changes : configs) {
+    const Config each = config(fixed_sizes, changes);
+    const tuner::RunnablePlan candidate = plan(fixed_sizes, each);
+    for (tuner::PreparedCase* c : {many.get(), few.get()}) {
+      const tuner::RunVerdict verdict = c->check(candidate);
+      EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
+          << templates::config_json(each).dump() << ", " << c->call().name << ": "
+          << verdict.detail;
+    }
   }
 }
 
@@ -109,6 +203,7 @@ TEST_F(SparseMlaDecodeOnSimulator, ConfigsOfOneSignatureGiveTheSameBits) {
       {two_ctas, two_ctas.merged({{"stages", 2}})},
       {more_heads, more_heads.merged({{"score_m_tiles", 2}})},
       {decoded_before, decoded_before.merged({{"decode_among_products", 1}})},
+      {lean(1, 4), lean(2, 4)},
   };
   for (const auto& [one, other] : pairs) {
     std::vector<std::map<std::string, std::vector<uint32_t>>> results;
