@@ -1,6 +1,7 @@
 #include "runtime/call_checks.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -46,12 +47,19 @@ inline int64_t divide_up(int64_t value, int64_t divisor) noexcept {
 
 inline int64_t place_value(const Place& place, const int64_t* fields) noexcept {
   if (place.kind == Place::Kind::field) return fields[place.field];
+  if (place.kind == Place::Kind::constant) return place.constant;
   if (place.kind == Place::Kind::extent) return place.extent.value(fields);
   int64_t value = place.constant;
   for (const Place::Summand& summand : place.summands) {
     value = saturating_add(value, saturating_multiply(fields[summand.field], summand.factor));
   }
   return value;
+}
+
+// A division costs more than all else that is done to a number.
+int shift_of(int64_t divisor) {
+  const auto bits = static_cast<uint64_t>(divisor);
+  return divisor > 0 && std::has_single_bit(bits) ? std::countr_zero(bits) : -1;
 }
 
 uint64_t stated_bytes(const void* args) noexcept {
@@ -80,7 +88,9 @@ bool may_be_zero(const Op& op, const Sizes& fixed, const Field& field) {
 int64_t FieldExtent::value(const int64_t* fields) const noexcept {
   int64_t product = scale_;
   for (const Factor& factor : factors_) {
-    const int64_t divided = divide_up(fields[factor.field], factor.divisor);
+    const int64_t value = fields[factor.field];
+    const int64_t divided = factor.shift >= 0 && value > 0 ? ((value - 1) >> factor.shift) + 1
+                                                           : divide_up(value, factor.divisor);
     product = saturating_multiply(product, std::min(divided, factor.cap));
   }
   return saturating_add(product, offset_);
@@ -169,7 +179,10 @@ FieldExtent FieldResolver::compile(const Extent& extent, std::string_view what) 
             result.scale_, std::min(divide_up(place.constant, term.divisor), term.cap));
         break;
       case Place::Kind::field:
-        result.factors_.push_back({.field = place.field, .divisor = term.divisor, .cap = term.cap});
+        result.factors_.push_back({.field = place.field,
+                                   .shift = shift_of(term.divisor),
+                                   .divisor = term.divisor,
+                                   .cap = term.cap});
         break;
       case Place::Kind::sum:
       case Place::Kind::extent:
@@ -208,6 +221,8 @@ CallChecks::CallChecks(const Op& op, const Sizes& fixed) : op_(op), resolver_(op
                            .presence = arg.presence_in(fixed),
                            .misaligned_bits = static_cast<uint64_t>(arg.align_bytes) - 1,
                            .element_bytes = templates::dtype_bytes(arg.dtype)};
+        check.most_elements =
+            (kLargest - 1) / check.element_bytes;  // a sum that overflowed is more
         for (const std::string& dim : arg.dims) {
           check.dims.push_back(resolver_.find(dim));
           if (check.dims.back().kind != Place::Kind::unknown) continue;
@@ -224,6 +239,9 @@ CallChecks::CallChecks(const Op& op, const Sizes& fixed) : op_(op), resolver_(op
         const Arg& arg = op.args[static_cast<size_t>(field.arg)];
         check.strides.push_back({.field = index,
                                  .multiple = arg.stride_multiple,
+                                 .remainder_bits = shift_of(arg.stride_multiple) >= 0
+                                                       ? arg.stride_multiple - 1
+                                                       : int64_t{-1},
                                  .steps = check.dims[static_cast<size_t>(field.dim)],
                                  .row = check.dims.back()});
         break;
@@ -276,6 +294,28 @@ bool CallChecks::is_empty(const PointerCheck& check, const int64_t* fields) noex
                      [&](const Place& dim) { return place_value(dim, fields) <= 0; });
 }
 
+bool CallChecks::is_multiple(const StrideCheck& check, int64_t stride) noexcept {
+  if (check.remainder_bits >= 0) return (stride & check.remainder_bits) == 0;
+  return stride % check.multiple == 0;
+}
+
+bool CallChecks::layout_holds(const PointerCheck& check, const int64_t* fields) noexcept {
+  if (check.strides.empty()) return is_addressable(check, fields);
+  const int64_t row = place_value(check.dims.back(), fields);
+  int64_t elements = row;
+  size_t walked = 0;
+  for (const StrideCheck& stride_check : check.strides) {
+    const int64_t steps = place_value(stride_check.steps, fields);
+    if (steps <= 1) continue;
+    const int64_t stride = fields[stride_check.field];
+    if (stride < row || !is_multiple(stride_check, stride)) return false;
+    elements = saturating_add(elements, saturating_multiply(steps - 1, stride));
+    ++walked;
+  }
+  return elements <= check.most_elements &&
+         (!check.is_written || walked < 2 || writes_apart(check, fields));
+}
+
 // A stride that is never walked may hold anything. One that is walked steps over a whole row at
 // least, of inputs too: a smaller one is a mistake far more often than meant. Views with their
 // dimensions in another order are legal.
@@ -283,7 +323,7 @@ bool CallChecks::stride_holds(const StrideCheck& check, const int64_t* fields) n
   if (place_value(check.steps, fields) <= 1) return true;
   const int64_t stride = fields[check.field];
   if (stride < place_value(check.row, fields)) return false;
-  return check.multiple == 1 || stride % check.multiple == 0;
+  return is_multiple(check, stride);
 }
 
 CallChecks::Nesting CallChecks::nesting(const PointerCheck& check, const int64_t* fields) noexcept {
@@ -312,14 +352,13 @@ bool CallChecks::writes_apart(const PointerCheck& check, const int64_t* fields) 
   return nest.outer == nullptr || fields[nest.outer->field] - nest.row >= nest.reach;
 }
 
-// Offsets in bytes are 64-bit numbers.
 bool CallChecks::is_addressable(const PointerCheck& check, const int64_t* fields) noexcept {
   int64_t elements = place_value(check.dims.back(), fields);
   for (const StrideCheck& stride : check.strides) {
     const int64_t last = std::max<int64_t>(place_value(stride.steps, fields) - 1, 0);
     elements = saturating_add(elements, saturating_multiply(last, fields[stride.field]));
   }
-  return elements <= kLargest / check.element_bytes;
+  return elements <= check.most_elements;
 }
 
 bool CallChecks::pointer_holds(const PointerCheck& check, const int64_t* fields) noexcept {
@@ -328,10 +367,8 @@ bool CallChecks::pointer_holds(const PointerCheck& check, const int64_t* fields)
     return check.presence != Presence::required || is_empty(check, fields);
   }
   if (check.presence == Presence::absent) return false;
-  bool good = (pointer & check.misaligned_bits) == 0;
-  for (const StrideCheck& stride : check.strides) good = good && stride_holds(stride, fields);
-  return (good && is_addressable(check, fields) && writes_apart(check, fields)) ||
-         is_empty(check, fields);
+  const bool good = (pointer & check.misaligned_bits) == 0 && layout_holds(check, fields);
+  return good || is_empty(check, fields);
 }
 
 bool CallChecks::holds(const int64_t* fields) const noexcept {

@@ -26,6 +26,7 @@ class FieldExtent {
   friend class FieldResolver;
   struct Factor {
     int field = 0;
+    int shift = -1;  // divisor is 1 << shift; -1: it is no power of two
     int64_t divisor = 1;
     int64_t cap = 0;
   };
@@ -102,6 +103,7 @@ class CallChecks {
   struct StrideCheck {
     int field = 0;
     int64_t multiple = 1;
+    int64_t remainder_bits = 0;  // multiple - 1 of a power of two, else -1
     FieldResolver::Place steps;  // how many there are of the dimension that this stride walks
     FieldResolver::Place row;    // extent of the innermost dimension
   };
@@ -111,6 +113,7 @@ class CallChecks {
     templates::Presence presence = templates::Presence::required;
     uint64_t misaligned_bits = 0;
     int64_t element_bytes = 1;
+    int64_t most_elements = 0;  // offsets in bytes are 64-bit numbers
     std::vector<StrideCheck> strides;
     std::vector<FieldResolver::Place> dims;
   };
@@ -128,6 +131,10 @@ class CallChecks {
     FieldExtent big;
   };
 
+  static bool is_multiple(const StrideCheck& check, int64_t stride) noexcept;
+  // All of a pointer's layout, each number looked up once; which part of it does not hold is told
+  // by the three below.
+  static bool layout_holds(const PointerCheck& check, const int64_t* fields) noexcept;
   static bool stride_holds(const StrideCheck& check, const int64_t* fields) noexcept;
   static Nesting nesting(const PointerCheck& check, const int64_t* fields) noexcept;
   static bool writes_apart(const PointerCheck& check, const int64_t* fields) noexcept;
