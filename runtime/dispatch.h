@@ -54,13 +54,15 @@ class Dispatch {
   Dispatch(const CallChecks& checks, std::vector<DispatchVariant> variants,
            std::vector<uint32_t> pick);
 
-  const DispatchVariant& variant(const int64_t* fields) const noexcept {
+  // The index of a call's bucket, in the order of templates::all_buckets.
+  size_t bucket(const int64_t* fields) const noexcept {
     size_t index = 0;
     for (const BucketAxis& axis : axes_) {
       index = index * axis.count() + axis.index(fields[axis.field()]);
     }
-    return variants_[pick_[index]];
+    return index;
   }
+  const DispatchVariant& variant(size_t bucket) const noexcept { return variants_[pick_[bucket]]; }
 
   // Enough for every call whose sizes do not exceed these: a smaller call may take a config that
   // wants more.
