@@ -59,6 +59,7 @@ struct ServedShape {
   // The rest belongs to the session's mutex.
   std::vector<ServedVariant> variants;               // [0] is the default config
   std::vector<std::optional<ServedBucket>> buckets;  // as bucket_sizes; empty: not asked for yet
+  std::vector<std::optional<FieldExtent>> coming;    // workspaces, as Dispatch has them
   std::vector<std::unique_ptr<const Dispatch>>
       dispatches;  // older ones stay: a call may be reading one
 };

@@ -1,6 +1,7 @@
 // The functions of kiln.h: each checks its handles and pointers, does one thing of Session, and
 // turns what fails into a status.
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <iterator>
@@ -216,7 +217,7 @@ kiln_status kiln_close(kiln_session* session) {
   if (session == nullptr) return KILN_OK;
   return guarded([&] {
     Session& open = kiln::runtime::require_session(session);
-    open.require_idle("kiln_close");
+    open.end_preparing("kiln_close");
     if (!session->open.exchange(false))
       fail(Status::closed, "the session has been closed by kiln_close");
     kiln::runtime::mark_plans_closed(&open);
@@ -229,6 +230,21 @@ kiln_status kiln_prepare(kiln_session* session, const char* workload, kiln_progr
   return guarded([&] {
     kiln::runtime::require_session(session).prepare(text_or_empty(workload),
                                                     wrap_progress(progress, user));
+  });
+}
+
+kiln_status kiln_prepare_start(kiln_session* session, const char* workload,
+                               kiln_progress_fn progress, void* user) {
+  return guarded([&] {
+    kiln::runtime::require_session(session).start_preparing(text_or_empty(workload),
+                                                            wrap_progress(progress, user));
+  });
+}
+
+kiln_status kiln_prepare_wait(kiln_session* session, int64_t timeout_ms) {
+  return guarded([&] {
+    kiln::runtime::require_session(session).wait_for_preparing(
+        std::chrono::milliseconds(timeout_ms));
   });
 }
 

@@ -4,7 +4,8 @@
  * Life cycle, one session per device:
  *
  *   kiln_open
- *   kiln_prepare       compiles or loads all that the workload can reach
+ *   kiln_prepare       compiles or loads all that the workload can reach (kiln_prepare_start does
+ *                      so in the background)
  *   kiln_seal          from here nothing compiles
  *   kiln_plan_create   an op and a fixed shape, resolved once
  *   kiln_<op>          with a plan, its arguments and a stream, as often as wanted
@@ -164,12 +165,12 @@ KILN_API kiln_status kiln_open(const kiln_options *options, kiln_session **sessi
  * at once, also while others use the device's context: finish the work that was launched before
  * this, and replay no captured graph that holds it afterwards. NULL is legal.
  * KILN_BAD_STATE while a kiln_prepare of this session, or the first call of an unprepared plan, is
- * running; KILN_CLOSED when it was closed before. */
+ * running, and inside a callback of a prepare; KILN_CLOSED when it was closed before. */
 KILN_API kiln_status kiln_close(kiln_session *session);
 
 /* done of total kernels are ready; what names the current one. Return non-zero to stop:
  * kiln_prepare then returns KILN_INTERRUPTED, and what is ready stays ready. Called on the thread
- * inside kiln_prepare; from there another kiln_prepare, or the first call of an unprepared plan, of
+ * inside kiln_prepare, or on that of kiln_prepare_start; from there another kiln_prepare, or the first call of an unprepared plan, of
  * the same session returns KILN_BAD_STATE. */
 typedef int (*kiln_progress_fn)(void *user, int done, int total, const char *what);
 
@@ -195,9 +196,31 @@ typedef int (*kiln_progress_fn)(void *user, int done, int total, const char *wha
 KILN_API kiln_status kiln_prepare(kiln_session *session, const char *workload,
                                   kiln_progress_fn progress, void *user);
 
+/* As kiln_prepare, but returns when the default config of every shape of the workload is ready, and
+ * makes the tuned ones ready in a thread of the library: calls take the default until the kernels
+ * of their bucket are there, and what is ready switches shape by shape. kiln_<op>_workspace answers
+ * from now on for what is coming too, so ask it again after this returned. kiln_get_digests is of
+ * what calls take at that moment: compare digests when kiln_prepare_wait has returned KILN_OK.
+ * progress: called on that thread, until kiln_prepare_wait has said how it ended or kiln_close has
+ * returned; from there nothing of the same session may be prepared, waited for, sealed or closed
+ * (KILN_BAD_STATE). user is passed to it. Log lines come from that thread too.
+ * Statuses as of kiln_prepare, for what is made ready here; after a failure nothing goes on in the
+ * background. KILN_BAD_STATE also while an earlier one still runs; KILN_OUT_OF_MEMORY also when no
+ * thread can be started. Legal while a stream is captured, before kiln_seal. */
+KILN_API kiln_status kiln_prepare_start(kiln_session *session, const char *workload,
+                                        kiln_progress_fn progress, void *user);
+
+/* Waits for the newest kiln_prepare_start. timeout_ms: how long at most, in milliseconds; 0 asks
+ * without waiting, a negative number waits as long as it takes.
+ * KILN_OK: all is ready. KILN_NOT_PREPARED: it still runs, and the text says how many kernels of how
+ * many are ready. Any status of kiln_prepare: it ended with that, and what is ready stays ready;
+ * asking again answers the same. KILN_BAD_STATE: none was started, or this is a callback of a
+ * prepare. Legal in any state of the session and while a stream is captured. */
+KILN_API kiln_status kiln_prepare_wait(kiln_session *session, int64_t timeout_ms);
+
 /* From here on a compile is an error: calls that would need one return KILN_NOT_PREPARED.
- * Idempotent. KILN_BAD_STATE while a kiln_prepare of this session, or the first call of an
- * unprepared plan, is running. */
+ * Idempotent. KILN_BAD_STATE while a kiln_prepare of this session, one that kiln_prepare_start began
+ * (kiln_prepare_wait first), or the first call of an unprepared plan is running. */
 KILN_API kiln_status kiln_seal(kiln_session *session);
 
 /* Resolves an op and a fixed shape ("{\"format\": \"f1\"}", field names as in kiln_ops.h). Before
