@@ -29,6 +29,7 @@ cache::StoreOptions store_options(const SessionOptions& options) {
   cache::StoreOptions result;
   result.path = options.store;
   result.pack = options.pack;
+  result.mode = options.store_mode;
   return result;
 }
 
@@ -363,7 +364,7 @@ Session::Session(const SessionOptions& options)
       device_(Device::open(options.device)),
       memory_(std::make_unique<SessionMemory>(*device_)),
       store_(cache::Store::open(store_options(options))),
-      workshop_(std::make_unique<Workshop>(*device_, *store_, log_, counters_)) {
+      workshop_(std::make_unique<Workshop>(*device_, *store_, log_, counters_, options.compiles)) {
   const DeviceInfo& info = device_->info();
   const cache::StoreInfo store = store_->info();
   log_.line(KILN_LOG_INFO, "{} is {} ({}), {}; store {}: {} decisions, {} binaries", info.id,

@@ -37,6 +37,8 @@ struct SessionOptions {
   std::string device = "cuda:0";
   std::string store;  // "": as in cache::StoreOptions
   std::string pack;
+  cache::StoreOptions::Mode store_mode = cache::StoreOptions::Mode::read_write;
+  Compiles compiles = Compiles::allowed;
   Log log;
   RunTiming timing;  // of every prepare
 };

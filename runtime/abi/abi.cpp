@@ -4,9 +4,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <initializer_list>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "jit/base/error.h"
 #include "jit/base/hash.h"
@@ -56,9 +59,10 @@ kiln_options read_options(const kiln_options* options) {
          size, sizeof known);
   }
   // An older header ends with one of these fields; half a pointer is never meant.
-  constexpr size_t kEnds[] = {offsetof(kiln_options, device),   offsetof(kiln_options, store),
-                              offsetof(kiln_options, pack),     offsetof(kiln_options, log),
-                              offsetof(kiln_options, log_user), offsetof(kiln_options, log_level)};
+  constexpr size_t kEnds[] = {offsetof(kiln_options, device),     offsetof(kiln_options, store),
+                              offsetof(kiln_options, pack),       offsetof(kiln_options, log),
+                              offsetof(kiln_options, log_user),   offsetof(kiln_options, log_level),
+                              offsetof(kiln_options, store_mode), offsetof(kiln_options, compiles)};
   if (size < sizeof known &&
       std::find(std::begin(kEnds), std::end(kEnds), size) == std::end(kEnds)) {
     fail(Status::invalid_argument,
@@ -77,6 +81,20 @@ kiln_options read_options(const kiln_options* options) {
          level);
   }
   return known;
+}
+
+// The value of an option that is given by name; the first one when it is not given.
+template <typename Value>
+Value choice_of(const char* text, const char* option,
+                std::initializer_list<std::pair<const char*, Value>> values) {
+  if (text == nullptr) return values.begin()->second;
+  std::vector<std::string> names;
+  for (const auto& [name, value] : values) {
+    if (std::string_view(text) == name) return value;
+    names.push_back(kiln::in_quotes(name));
+  }
+  fail(Status::invalid_argument, "kiln_open: options->{} is {}; it must be {}, or NULL for {}",
+       option, kiln::in_quotes(text), fmt::join(names, " or "), names.front());
 }
 
 // Gives a result struct to a caller whose header may be older or newer; the caller's size stays.
@@ -208,6 +226,14 @@ kiln_status kiln_open(const kiln_options* options, kiln_session** session) {
     if (known.device != nullptr) wanted.device = known.device;
     wanted.store = text_or_empty(known.store);
     wanted.pack = text_or_empty(known.pack);
+    wanted.store_mode = choice_of<kiln::cache::StoreOptions::Mode>(
+        known.store_mode, "store_mode",
+        {{"read-write", kiln::cache::StoreOptions::Mode::read_write},
+         {"read-only", kiln::cache::StoreOptions::Mode::read_only}});
+    wanted.compiles =
+        choice_of<kiln::runtime::Compiles>(known.compiles, "compiles",
+                                           {{"allowed", kiln::runtime::Compiles::allowed},
+                                            {"refused", kiln::runtime::Compiles::refused}});
     wanted.log = kiln::runtime::Log(known.log, known.log_user, known.log_level);
     *session = kiln::runtime::register_session(std::make_unique<Session>(wanted));
   });

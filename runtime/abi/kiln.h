@@ -145,6 +145,13 @@ typedef struct kiln_options {
   kiln_log_fn log;  /* NULL: silent */
   void *log_user;
   kiln_log_level log_level; /* least important level that is passed on; 0 passes errors only */
+  /* "read-write" (default when NULL); "read-only": the store's file is read as it is, nothing is
+   * made or written, and what is compiled is lost with the session */
+  const char *store_mode;
+  /* "allowed" (default when NULL): a kernel that the store lacks is compiled; "refused": it is an
+   * error, KILN_NOT_PREPARED from kiln_prepare and from the first call of an unprepared plan, also
+   * when a default config could stand in */
+  const char *compiles;
 } kiln_options;
 
 /* Opens a session on one device. Retains the device's primary context; compiles and loads nothing.
