@@ -605,6 +605,32 @@ kiln_stats Session::stats() const {
   return stats;
 }
 
+std::vector<WorkloadItem> Session::used() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<WorkloadItem> items;
+  for (const auto& [key, shape] : shapes_) {
+    WorkloadItem item{.op = &shape->op, .fixed = shape->fixed, .buckets = {}};
+    for (size_t i = 0; i < shape->used.count(); ++i) {
+      if (shape->used.has(i)) item.buckets.push_back(shape->bucket_sizes[i]);
+    }
+    if (!item.buckets.empty()) items.push_back(std::move(item));
+  }
+  return items;
+}
+
+void Session::note_use() {
+  std::vector<cache::Problem> problems;
+  for (const WorkloadItem& item : used()) {
+    for (const Sizes& bucket : item.buckets) {
+      problems.push_back(problem_of(*item.op, item.fixed, bucket));
+    }
+  }
+  if (problems.empty()) return;
+  const Gpu& gpu = device_->info().gpu;
+  store_->put_used_sizes(problems, gpu_class_key(gpu), gpu.slug);
+  workshop_->log_store_warnings();
+}
+
 Digests Session::digests() const {
   const std::lock_guard lock(mutex_);
   HashRecord exact;

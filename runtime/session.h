@@ -71,6 +71,8 @@ class Session {
   Json explain(std::string_view op, std::string_view shape, const char* sizes);
   kiln_stats stats() const;
   Digests digests() const;
+  std::vector<WorkloadItem> used() const;  // the buckets whose calls reached the driver so far
+  void note_use();                         // in the store, once, when the session closes
 
   Device& device() { return *device_; }
   SessionMemory& memory() { return *memory_; }

@@ -247,6 +247,7 @@ kiln_status kiln_close(kiln_session* session) {
     if (!session->open.exchange(false))
       fail(Status::closed, "the session has been closed by kiln_close");
     kiln::runtime::mark_plans_closed(&open);
+    open.note_use();
     session->session.reset();
   });
 }
@@ -345,6 +346,14 @@ kiln_status kiln_get_digests(kiln_session* session, kiln_digests* digests) {
     std::copy(known.exact.bytes.begin(), known.exact.bytes.end(), result.exact);
     std::copy(known.numerics.bytes.begin(), known.numerics.bytes.end(), result.numerics);
     write_result(result, digests, "kiln_get_digests", "digests");
+  });
+}
+
+kiln_status kiln_get_workload(kiln_session* session, char* buffer, size_t capacity,
+                              size_t* needed) {
+  return guarded([&] {
+    const Session& open = kiln::runtime::require_session(session);
+    write_text(kiln::runtime::workload_json(open.used()).dump(), buffer, capacity, needed);
   });
 }
 

@@ -171,6 +171,10 @@ KILN_API kiln_status kiln_open(const kiln_options *options, kiln_session **sessi
 /* Frees the session and its plans; later calls on them return KILN_CLOSED. Its kernels are unloaded
  * at once, also while others use the device's context: finish the work that was launched before
  * this, and replay no captured graph that holds it afterwards. NULL is legal.
+ * First notes in the store which buckets were called (kiln_get_workload), for `kiln workload`: one
+ * small write, none when nothing was called. A process that ends without kiln_close notes nothing,
+ * and a store that refuses is a warning.
+ * A preparation in the background is stopped; the kernel that it is compiling is waited for.
  * KILN_BAD_STATE while a kiln_prepare of this session, or the first call of an unprepared plan, is
  * running, and inside a callback of a prepare; KILN_CLOSED when it was closed before. */
 KILN_API kiln_status kiln_close(kiln_session *session);
@@ -318,6 +322,14 @@ typedef struct kiln_digests {
 } kiln_digests;
 /* KILN_INVALID_ARGUMENT: digests is NULL, or its size not set. */
 KILN_API kiln_status kiln_get_digests(kiln_session *session, kiln_digests *digests);
+
+/* JSON: the workload that op calls of this session reached the driver with so far, as kiln_prepare
+ * takes it: of each shape the buckets that were called, each range from the least to the most of
+ * them. {"ops":[]} before the first call. May be asked at any time between kiln_open and kiln_close,
+ * also while a stream is captured and while other threads call ops: what they call meanwhile may be
+ * missing. */
+KILN_API kiln_status kiln_get_workload(kiln_session *session, char *buffer, size_t capacity,
+                                       size_t *needed);
 
 /* Memory of the session's device, the same way on a GPU and on a simulated one: for examples, tests
  * and tools. An op takes any memory that its device can reach, so a server that has its own
