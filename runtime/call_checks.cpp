@@ -239,9 +239,6 @@ CallChecks::CallChecks(const Op& op, const Sizes& fixed) : op_(op), resolver_(op
         const Arg& arg = op.args[static_cast<size_t>(field.arg)];
         check.strides.push_back({.field = index,
                                  .multiple = arg.stride_multiple,
-                                 .remainder_bits = shift_of(arg.stride_multiple) >= 0
-                                                       ? arg.stride_multiple - 1
-                                                       : int64_t{-1},
                                  .steps = check.dims[static_cast<size_t>(field.dim)],
                                  .row = check.dims.back()});
         break;
@@ -255,6 +252,7 @@ CallChecks::CallChecks(const Op& op, const Sizes& fixed) : op_(op), resolver_(op
          "most; give it fewer dimensions, or extend the check",
          op.name, field_name(pointer.field), pointer.strides.size(), kMostStridesOfAnOutput);
   }
+  add_quick_checks();
   for (const templates::Requirement& requirement : op.requirements) {
     requirements_.push_back({.small = resolver_.compile(requirement.small, "requirement"),
                              .big = resolver_.compile(requirement.big, "requirement")});
@@ -294,28 +292,6 @@ bool CallChecks::is_empty(const PointerCheck& check, const int64_t* fields) noex
                      [&](const Place& dim) { return place_value(dim, fields) <= 0; });
 }
 
-bool CallChecks::is_multiple(const StrideCheck& check, int64_t stride) noexcept {
-  if (check.remainder_bits >= 0) return (stride & check.remainder_bits) == 0;
-  return stride % check.multiple == 0;
-}
-
-bool CallChecks::layout_holds(const PointerCheck& check, const int64_t* fields) noexcept {
-  if (check.strides.empty()) return is_addressable(check, fields);
-  const int64_t row = place_value(check.dims.back(), fields);
-  int64_t elements = row;
-  size_t walked = 0;
-  for (const StrideCheck& stride_check : check.strides) {
-    const int64_t steps = place_value(stride_check.steps, fields);
-    if (steps <= 1) continue;
-    const int64_t stride = fields[stride_check.field];
-    if (stride < row || !is_multiple(stride_check, stride)) return false;
-    elements = saturating_add(elements, saturating_multiply(steps - 1, stride));
-    ++walked;
-  }
-  return elements <= check.most_elements &&
-         (!check.is_written || walked < 2 || writes_apart(check, fields));
-}
-
 // A stride that is never walked may hold anything. One that is walked steps over a whole row at
 // least, of inputs too: a smaller one is a mistake far more often than meant. Views with their
 // dimensions in another order are legal.
@@ -323,7 +299,7 @@ bool CallChecks::stride_holds(const StrideCheck& check, const int64_t* fields) n
   if (place_value(check.steps, fields) <= 1) return true;
   const int64_t stride = fields[check.field];
   if (stride < place_value(check.row, fields)) return false;
-  return is_multiple(check, stride);
+  return check.multiple == 1 || stride % check.multiple == 0;
 }
 
 CallChecks::Nesting CallChecks::nesting(const PointerCheck& check, const int64_t* fields) noexcept {
@@ -367,14 +343,82 @@ bool CallChecks::pointer_holds(const PointerCheck& check, const int64_t* fields)
     return check.presence != Presence::required || is_empty(check, fields);
   }
   if (check.presence == Presence::absent) return false;
-  const bool good = (pointer & check.misaligned_bits) == 0 && layout_holds(check, fields);
-  return good || is_empty(check, fields);
+  bool good = (pointer & check.misaligned_bits) == 0;
+  for (const StrideCheck& stride : check.strides) good = good && stride_holds(stride, fields);
+  return (good && is_addressable(check, fields) && writes_apart(check, fields)) ||
+         is_empty(check, fields);
+}
+
+inline int64_t CallChecks::Number::value(const int64_t* fields) const noexcept {
+  if (place != nullptr) [[unlikely]]
+    return place_value(*place, fields);
+  return *(field >= 0 ? fields + field : &constant);
+}
+
+CallChecks::Number CallChecks::number_of(const Place& place) {
+  if (place.kind == Place::Kind::field) return {.field = place.field};
+  if (place.kind == Place::Kind::constant) return {.constant = place.constant};
+  return {.place = &place};
+}
+
+void CallChecks::add_quick_checks() {
+  for (const PointerCheck& check : pointers_) {
+    QuickPointer quick{
+        .field = check.field,
+        .bad_bits = check.presence == Presence::absent ? ~uint64_t{0} : check.misaligned_bits,
+        .most_elements = check.most_elements,
+        .row = number_of(check.dims.back())};
+    for (const StrideCheck& stride : check.strides) {
+      const bool is_power = shift_of(stride.multiple) >= 0;
+      quick_strides_.push_back({.field = stride.field,
+                                .bad_bits = is_power ? stride.multiple - 1 : int64_t{-1},
+                                .steps = number_of(stride.steps)});
+    }
+    quick.strides_end = static_cast<int>(quick_strides_.size());
+    quick.nests = check.is_written && check.strides.size() > 1;
+    quick_pointers_.push_back(quick);
+  }
+}
+
+// True only where pointer_holds() is: of the usual call, whose tensors are there and well laid out.
+inline bool CallChecks::quickly_holds(const QuickPointer& check, const QuickStride* strides,
+                                      const QuickStride* end, const int64_t* fields) noexcept {
+  const auto pointer = static_cast<uint64_t>(fields[check.field]);
+  if (pointer == 0 || (pointer & check.bad_bits) != 0) return false;
+  const int64_t row = check.row.value(fields);
+  int64_t elements = row;
+  int64_t reach_of_last = 0;
+  int64_t last_stride = 0;
+  bool good = true;
+  for (; strides != end; ++strides) {
+    const int64_t steps = strides->steps.value(fields);
+    if (steps <= 1) continue;
+    const int64_t stride = fields[strides->field];
+    int64_t reach = 0;
+    good &= stride >= row && (stride & strides->bad_bits) == 0;
+    good &= !__builtin_mul_overflow(steps - 1, stride, &reach);
+    good &= !__builtin_add_overflow(elements, reach, &elements);
+    if (check.nests && last_stride != 0) {
+      const bool last_is_inner = last_stride < stride;
+      good &=
+          (last_is_inner ? stride : last_stride) - row >= (last_is_inner ? reach_of_last : reach);
+    }
+    last_stride = stride;
+    reach_of_last = reach;
+  }
+  return good && elements <= check.most_elements;
 }
 
 bool CallChecks::holds(const int64_t* fields) const noexcept {
   if (!sizes_hold(fields)) return false;
-  for (const PointerCheck& pointer : pointers_) {
-    if (!pointer_holds(pointer, fields)) return false;
+  const QuickStride* strides = quick_strides_.data();
+  for (size_t i = 0; i < quick_pointers_.size(); ++i) {
+    const QuickStride* end = quick_strides_.data() + quick_pointers_[i].strides_end;
+    if (!quickly_holds(quick_pointers_[i], strides, end, fields) &&
+        !pointer_holds(pointers_[i], fields)) {
+      return false;
+    }
+    strides = end;
   }
   for (const RequirementCheck& requirement : requirements_) {
     if (requirement.small.value(fields) > requirement.big.value(fields)) return false;
