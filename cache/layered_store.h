@@ -1,8 +1,8 @@
 // What the layers mean together: reads fall through from the writable file to the packs, writes go
 // to the top, and whatever goes wrong with a file becomes a miss and one warning. Each concern is a
 // file of its own: store_open.cpp opens the layers and says what is wrong with them, store_read.cpp
-// and store_write.cpp are the records, store_pack.cpp makes packs, store_check.cpp looks for
-// defects.
+// and store_write.cpp are the records, store_usage.cpp is what was called, store_pack.cpp makes
+// packs, store_check.cpp looks for defects.
 #pragma once
 
 #include <map>
@@ -46,6 +46,7 @@ class LayeredStore : public Store {
   std::vector<Verification> verifications(const Problem& problem) override;
   std::vector<Timing> timings(const Problem& problem, std::string_view gpu_class) override;
   std::vector<Rejection> rejections(const Problem& problem, std::string_view gpu_class) override;
+  std::vector<UsedSize> used_sizes() override;
 
   bool put(const TuningResult& result) override;
   bool put_binary(const jit::Binary& binary) override;
@@ -55,6 +56,8 @@ class LayeredStore : public Store {
   bool put_verification(const Verification& verification) override;
   bool put_timing(const Timing& timing) override;
   bool put_rejections(const std::vector<Rejection>& rejections) override;
+  bool put_used_sizes(const std::vector<Problem>& problems, std::string_view gpu_class,
+                      std::string_view gpu_label) override;
   void touch(const std::vector<Hash128>& binaries) override;
   bool forget(const Problem& problem, std::string_view gpu_class) override;
   bool hide(const Problem& problem, std::string_view gpu_class, std::string_view reason) override;

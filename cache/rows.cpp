@@ -582,4 +582,35 @@ void write_decision_tombstone(Database& database, const Problem& problem,
       .run();
 }
 
+std::vector<UsedSize> read_used_sizes(Database& database) {
+  Statement row = database.prepare(
+      "SELECT p.op, p.op_version, p.shape, p.bucket, g.key, g.label, u.sessions, u.first_used_at, "
+      "       u.last_used_at "
+      "FROM used_sizes AS u JOIN problems AS p ON p.id = u.problem "
+      "JOIN gpu_classes AS g ON g.id = u.gpu_class");
+  std::vector<UsedSize> used;
+  while (row.step()) {
+    used.push_back({.problem = read_problem(row, 0),
+                    .gpu_class = row.text(4),
+                    .gpu_label = row.text(5),
+                    .sessions = row.integer(6),
+                    .first_used_at = row.integer(7),
+                    .last_used_at = row.integer(8)});
+  }
+  return used;
+}
+
+void write_used_size(Database& database, const Problem& problem, std::string_view gpu_class,
+                     std::string_view gpu_label) {
+  const int64_t now = now_seconds();
+  database
+      .prepare(
+          "INSERT INTO used_sizes (problem, gpu_class, sessions, first_used_at, last_used_at) "
+          "VALUES (?, ?, 1, ?, ?) "
+          "ON CONFLICT (problem, gpu_class) DO UPDATE SET sessions = sessions + 1, "
+          "last_used_at = max(last_used_at, excluded.last_used_at)")
+      .bind(problem_id(database, problem), gpu_class_id(database, gpu_class, gpu_label), now, now)
+      .run();
+}
+
 }  // namespace kiln::cache

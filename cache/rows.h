@@ -52,6 +52,8 @@ std::vector<Timing> read_timings(Database& database, const Problem& problem,
 std::vector<Rejection> read_rejections(Database& database, const Problem& problem,
                                        std::string_view gpu_class);
 
+std::vector<UsedSize> read_used_sizes(Database& database);
+
 // A binary that was compiled here, so its image is trusted.
 void write_binary(Database& database, const jit::Binary& binary, const PackedImage& image);
 void write_plan(Database& database, const PlanRecord& plan);
@@ -66,6 +68,9 @@ void write_rejection(Database& database, const Rejection& rejection);
 // Fails with store_error for one that is older.
 void write_decision(Database& database, const Decision& decision, int64_t newest_at);
 void delete_decisions(Database& database, const Problem& problem, std::string_view gpu_class);
+// That one more session used it.
+void write_used_size(Database& database, const Problem& problem, std::string_view gpu_class,
+                     std::string_view gpu_label);
 void write_decision_tombstone(Database& database, const Problem& problem,
                               std::string_view gpu_class, std::string_view reason);
 

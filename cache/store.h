@@ -165,6 +165,16 @@ struct BinaryRow {
   std::string layer;         // path of the file it is in
 };
 
+// That processes called a problem on a GPU class, as their sessions noted it when they closed.
+struct UsedSize {
+  Problem problem;
+  std::string gpu_class;
+  std::string gpu_label;
+  int64_t sessions = 0;
+  int64_t first_used_at = 0;  // unix seconds
+  int64_t last_used_at = 0;
+};
+
 struct StoreInfo {
   std::string path;                // writable file, or ":memory:"
   std::vector<std::string> packs;  // read-only files, in the order in which they are read
@@ -236,6 +246,8 @@ class Store {
   virtual std::vector<Timing> timings(const Problem& problem, std::string_view gpu_class) = 0;
   virtual std::vector<Rejection> rejections(const Problem& problem, std::string_view gpu_class) = 0;
 
+  virtual std::vector<UsedSize> used_sizes() = 0;  // one of each problem and class, of all layers
+
   // Writes, each in one transaction. On a store that cannot be written, and for a record that
   // contradicts the store (a plan of a binary that is nowhere, a shape that is not JSON), they
   // leave one warning, return false and have changed nothing. Decisions of different kinds stand
@@ -251,6 +263,9 @@ class Store {
   virtual bool put_verification(const Verification& verification) = 0;
   virtual bool put_timing(const Timing& timing) = 0;
   virtual bool put_rejections(const std::vector<Rejection>& rejections) = 0;
+  // Notes that one session called these problems.
+  virtual bool put_used_sizes(const std::vector<Problem>& problems, std::string_view gpu_class,
+                              std::string_view gpu_label) = 0;
   // Notes for gc that these binaries are in use: in the writable file and by the hour, so that a
   // warm start writes nothing. While another process is writing, and where nothing can be written,
   // it is not noted, and nobody is told: nothing of value is lost.

@@ -65,6 +65,7 @@ void describe(CLI::App& app, Common& common, Chosen& chosen) {
   add_explain(app, common, chosen);
   add_verify(app, common, chosen);
   add_bench(app, common, chosen);
+  add_workload(app, common, chosen);
   add_doctor(app, common, chosen);
   app.footer(kEpilogue + exit_code_help());
 }
