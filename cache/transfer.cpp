@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kDaySeconds = 86400;
 constexpr double kMostNs = 4e12;  // more than an hour; keeps picoseconds exact in a double
+constexpr size_t kMostTextBytes = 65536;
 constexpr size_t kMostLabelBytes = 64;
 constexpr int kMostThreads = 1024;
 constexpr int64_t kMostSmemBytes = int64_t{1} << 20;
@@ -27,6 +28,9 @@ bool is_of(const std::vector<std::string>& ops, const Record& op) {
 bool is_control(char c) { return (c >= 0 && c < ' ' && c != '\n' && c != '\t') || c == '\x7f'; }
 
 std::string why_no_text(std::string_view name, const std::string& text) {
+  if (text.size() > kMostTextBytes) {
+    return fmt::format("its {} has {} bytes, of at most {}", name, text.size(), kMostTextBytes);
+  }
   if (std::none_of(text.begin(), text.end(), is_control)) return "";
   return fmt::format("its {} holds control characters: {}", name, in_quotes(text.substr(0, 80)));
 }
@@ -94,6 +98,23 @@ std::string first_of(std::initializer_list<std::string> reasons) {
   return "";
 }
 
+// What the images of a store say that they unpack to is known before the first one is.
+void require_images_fit(Store& store, const std::set<Hash128>& keys) {
+  const ImportLimits limits;
+  int64_t all_bytes = 0;
+  for (const BinaryRow& row : store.list_binaries()) {
+    if (!keys.contains(row.key)) continue;
+    all_bytes += row.image_bytes;
+    if (row.image_bytes < 0 || row.image_bytes > limits.image_bytes ||
+        all_bytes > limits.all_images_bytes) {
+      fail(Status::unsupported,
+           "kernel {} unpacks to {} bytes, and all up to it to {}; at most {} and {} go from one "
+           "store to another",
+           row.key.hex(), row.image_bytes, all_bytes, limits.image_bytes, limits.all_images_bytes);
+    }
+  }
+}
+
 }  // namespace
 
 StoreContents contents_of(Store& store, const ContentsFilter& filter) {
@@ -139,6 +160,7 @@ StoreContents contents_of(Store& store, const ContentsFilter& filter) {
     for (const PlanRecord::Kernel& kernel : plan->kernels) binaries.insert(kernel.binary);
     contents.plans.push_back(std::move(*plan));
   }
+  if (filter.images == Images::with) require_images_fit(store, binaries);
   for (const Hash128& key : binaries) {
     std::optional<jit::Binary> binary;
     if (filter.images == Images::with) binary = store.find_binary(key);

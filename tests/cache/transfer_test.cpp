@@ -422,6 +422,14 @@ TEST_F(ImportTextTest, ImageMayNotUnpackToMoreThanItMay) {
   EXPECT_NE(why("/binaries/0/image/raw_bytes", -1), "");
 }
 
+TEST_F(TransferTest, ImagesOfAStoreMayNotUnpackToMoreThanTheyMay) {
+  ASSERT_TRUE(open()->put(dated_result("a")));
+  sql("UPDATE images SET raw_bytes = 100000000");
+  auto store = open(StoreOptions::Mode::read_only);
+  EXPECT_EQ(contents_of(*store, {}).binaries.size(), 2u);
+  EXPECT_THROW(contents_of(*store, {.images = Images::with}), Error);
+}
+
 TEST_F(ImportTextTest, TextThatIsTooLargeIsRefusedBeforeItIsRead) {
   ImportLimits limits;
   limits.text_bytes = 100;
@@ -431,6 +439,56 @@ TEST_F(ImportTextTest, TextThatIsTooLargeIsRefusedBeforeItIsRead) {
   limits.values = 10;
   EXPECT_NE(why_no_export(whole_.dump(), limits).find("at most 10 values were expected"),
             std::string::npos);
+}
+
+TEST_F(ImportTextTest, ChangedTextIsTakenOrRefusedInOneSentence) {
+  const std::string sound = whole_.dump();
+  std::mt19937 random(5);
+  int refused = 0;
+  int taken = 0;
+  for (int round = 0; round < 2000; ++round) {
+    SCOPED_TRACE(round);
+    std::string text = sound;
+    for (unsigned change = 0; change <= random() % 3; ++change) {
+      const size_t at = random() % text.size();
+      const size_t length = random() % 20;
+      switch (random() % 8) {
+        case 0:
+          text[at] = static_cast<char>(random());
+          break;
+        case 1:
+          text[at] = "{}[],:\"0919eE-.ntf"[random() % 19];
+          break;
+        case 2:
+          text.erase(at, length);
+          break;
+        case 3:
+          text.insert(at, text.substr(random() % text.size(), length));
+          break;
+        case 4:
+          text.resize(at + 1);
+          break;
+        default:  // another number or key, which may well be sound
+          if (const size_t digit = text.find_first_of("0123456789", at); digit != text.npos) {
+            text[digit] = static_cast<char>('0' + random() % 10);
+          }
+      }
+    }
+    StoreContents contents;
+    try {
+      contents = from_json(text);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), Status::invalid_argument) << error.what();
+      ++refused;
+      continue;
+    }
+    ++taken;
+    auto store = Store::open({.path = ":memory:", .pack = ":"});
+    EXPECT_TRUE(store->absorb(contents, {}).written);
+    EXPECT_EQ(store->check(), std::vector<std::string>{});
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_GT(taken, 50);
 }
 
 TEST(WhyRefused, ValuesThatNoRecordOfThisStoreHas) {
@@ -449,6 +507,8 @@ TEST(WhyRefused, ValuesThatNoRecordOfThisStoreHas) {
   decision.reason = "\x1b[2J";
   EXPECT_NE(why_refused(decision, kNow).find("control characters: \"\\u001b[2J\""),
             std::string::npos);
+  decision.reason = std::string(70'000, 'x');
+  EXPECT_NE(why_refused(decision, kNow).find("70000 bytes, of at most 65536"), std::string::npos);
   decision = sound.decision;
   decision.gpu_label = std::string(65, 'x');
   EXPECT_NE(why_refused(decision, kNow), "");
