@@ -1,8 +1,8 @@
 // What the layers mean together: reads fall through from the writable file to the packs, writes go
 // to the top, and whatever goes wrong with a file becomes a miss and one warning. Each concern is a
 // file of its own: store_open.cpp opens the layers and says what is wrong with them, store_read.cpp
-// and store_write.cpp are the records, store_usage.cpp is what was called, store_pack.cpp makes
-// packs, store_check.cpp looks for defects.
+// and store_write.cpp are the records, store_usage.cpp is what was called, store_transfer.cpp takes
+// over the records of another store, store_pack.cpp makes packs, store_check.cpp looks for defects.
 #pragma once
 
 #include <map>
@@ -18,6 +18,7 @@
 #include "cache/batch.h"
 #include "cache/layer.h"
 #include "cache/store.h"
+#include "cache/transfer.h"
 
 namespace kiln::cache {
 
@@ -39,8 +40,9 @@ class LayeredStore : public Store {
   std::vector<std::string> gpu_classes(const Problem& problem) override;
 
   std::optional<PlanRecord> find_plan(const Hash128& id) override;
-  std::optional<jit::Binary> find_binary(const Hash128& key) override;
+  std::optional<jit::Binary> find_binary(const Hash128& key, Trust trust) override;
   bool has_binary(const Hash128& key) override;
+  std::optional<jit::Binary> describe_binary(const Hash128& key) override;
   std::vector<BinaryRow> list_binaries() override;
 
   std::vector<Verification> verifications(const Problem& problem) override;
@@ -62,10 +64,13 @@ class LayeredStore : public Store {
   bool forget(const Problem& problem, std::string_view gpu_class) override;
   bool hide(const Problem& problem, std::string_view gpu_class, std::string_view reason) override;
 
+  MergeReport absorb(const StoreContents& contents, const MergeOptions& options) override;
   void make_pack(const std::string& path) override;
   std::vector<std::string> check() override;
 
  private:
+  friend class Merge;  // store_transfer.cpp
+
   // All private functions expect the mutex.
   void open_top(const std::string& path);
   void open_read_only(const std::string& path);
@@ -104,6 +109,8 @@ class LayeredStore : public Store {
   std::vector<DecisionRow> judged_decisions(const Problem& problem, std::string_view gpu_class);
   void judge(DecisionRow& row, const std::vector<Verification>& newest) const;
   std::vector<Verification> newest_verifications(const Problem& problem);
+  std::vector<Timing> newest_timings(const Problem& problem, std::string_view gpu_class);
+  std::vector<Rejection> newest_rejections(const Problem& problem, std::string_view gpu_class);
   void warn_damaged(Layer& layer, std::string_view what, const std::string& name,
                     std::string_view remedy);
 

@@ -37,6 +37,9 @@ inline constexpr DecisionKind kDecisionKinds[] = {DecisionKind::pinned, Decision
                                                   DecisionKind::borrowed, DecisionKind::predicted,
                                                   DecisionKind::fallback};  // best first
 enum class Verified : int32_t { none = 0, simulator = 1, device = 2 };
+// Whether an image that came from elsewhere, and was not proven here, counts. What is loaded must
+// be trusted; what is checked, proven or named by a plan need not be.
+enum class Trust { needed, any };
 const char* kind_name(DecisionKind kind);      // "pinned", ..., "default"
 const char* verified_name(Verified verified);  // "none", "simulator", "device"
 Json verified_json(Verified verified);         // null, "simulator", "device"
@@ -196,6 +199,10 @@ struct StoreOptions {
   enum class Mode { read_write, read_only } mode = Mode::read_write;
 };
 
+struct StoreContents;  // cache/transfer.h
+struct MergeOptions;
+struct MergeReport;
+
 // Thread-safe. Close (destroy) before fork: a child that opens a file which its parent had open
 // then reads what is in the file itself, keeps its own results in memory, and says so. Opening one
 // path several times in a process is fine: the stores share a connection, and nothing else in the
@@ -234,10 +241,13 @@ class Store {
 
   // Plans and binaries. A blob whose checksum does not hold is a miss and leaves a warning. An
   // image that came from elsewhere and was not proven here is a miss too; only list_binaries() has
-  // it.
+  // it, and Trust::any, for who proves it.
   virtual std::optional<PlanRecord> find_plan(const Hash128& id) = 0;
-  virtual std::optional<jit::Binary> find_binary(const Hash128& key) = 0;
+  virtual std::optional<jit::Binary> find_binary(const Hash128& key,
+                                                 Trust trust = Trust::needed) = 0;
   virtual bool has_binary(const Hash128& key) = 0;
+  // Without its image, which may be gone or never have been there.
+  virtual std::optional<jit::Binary> describe_binary(const Hash128& key) = 0;
   virtual std::vector<BinaryRow> list_binaries() = 0;
 
   // Evidence, the newest of each key over all layers: of each plan, level and card; of each plan,
@@ -275,6 +285,11 @@ class Store {
   // Drops the decisions in the writable file and hides those of the packs below it.
   virtual bool hide(const Problem& problem, std::string_view gpu_class,
                     std::string_view reason) = 0;
+
+  // Takes over the records of another store, in one transaction. Records of one key are judged by
+  // merge_rules.h; one that names a plan or a binary which neither the store nor the contents know
+  // is refused. With MergeOptions::Mode::dry_run nothing is written, and a read-only store will do.
+  virtual MergeReport absorb(const StoreContents& contents, const MergeOptions& options) = 0;
 
   // Writes the writable file's contents as a new read-only pack. Fails with store_error: there is
   // such a file, or it cannot be made. A pack that is made but may not outlast a crash of the

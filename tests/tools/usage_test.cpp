@@ -9,8 +9,9 @@
 namespace kiln::cli {
 namespace {
 
-const std::vector<std::string> kCommands = {"tune", "build",   "ops",    "devices", "ls",
-                                            "show", "explain", "verify", "bench",   "doctor"};
+const std::vector<std::string> kCommands = {"tune",   "build",   "ops",    "devices", "ls",
+                                            "show",   "explain", "verify", "bench",   "export",
+                                            "import", "merge",   "diff",   "doctor"};
 
 // The first op's name with its last letter gone: what a typing mistake looks like.
 std::string misspelt_op() {
@@ -83,6 +84,7 @@ TEST_F(Usage, MisspeltOpSuggestsTheNearestAndListsAll) {
         {"show", misspelt_op()},
         {"explain", misspelt_op()},
         {"verify", "--op", misspelt_op()},
+        {"export", "--op", misspelt_op()},
         {"bench", "--op", misspelt_op()}}) {
     const Result result = run(arguments);
     EXPECT_EQ(result.code, code(ExitCode::usage)) << result;

@@ -66,6 +66,10 @@ void describe(CLI::App& app, Common& common, Chosen& chosen) {
   add_verify(app, common, chosen);
   add_bench(app, common, chosen);
   add_workload(app, common, chosen);
+  add_export(app, common, chosen);
+  add_import(app, common, chosen);
+  add_merge(app, common, chosen);
+  add_diff(app, common, chosen);
   add_doctor(app, common, chosen);
   app.footer(kEpilogue + exit_code_help());
 }
