@@ -442,6 +442,14 @@ void Layer::write(const Work& work, std::vector<std::string>& warnings, Patience
                  "keep other programs off it", Remedy::said);
 }
 
+void Layer::take_in_log() {
+  const std::lock_guard lock(mutex_);
+  check_process();
+  if (!opened_.database || opened_.read_only || !opened_.wal) return;
+  const WaitForOthers wait(*opened_.database, Patience::none);
+  opened_.database->query_integer("PRAGMA wal_checkpoint(TRUNCATE)");  // a row says whether it did
+}
+
 Layer::DamageNote Layer::remember_damaged() {
   const std::lock_guard lock(mutex_);
   if (is_in_memory() || !opened_.database) return DamageNote::not_kept;

@@ -39,6 +39,8 @@ bool hides_binary(Database& database, const Hash128& key);
 enum class Trust { needed, any };
 
 bool has_plan(Database& database, const Hash128& id);
+// Whether the binary is known here; gc may have dropped its image.
+bool is_described(Database& database, const Hash128& key);
 bool has_image(Database& database, const Hash128& key, Trust trust = Trust::any);
 Found<PlanRecord> read_plan(Database& database, const Hash128& id);
 Found<jit::Binary> read_binary(Database& database, const Hash128& key, Trust trust = Trust::any);
@@ -66,6 +68,8 @@ void write_rejection(Database& database, const Rejection& rejection);
 // Fails with store_error for one that is older.
 void write_decision(Database& database, const Decision& decision, int64_t newest_at);
 void delete_decisions(Database& database, const Problem& problem, std::string_view gpu_class);
+void delete_decision(Database& database, const Problem& problem, std::string_view gpu_class,
+                     DecisionKind kind);
 void write_decision_tombstone(Database& database, const Problem& problem,
                               std::string_view gpu_class, std::string_view reason);
 

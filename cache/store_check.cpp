@@ -37,7 +37,8 @@ std::vector<std::string> LayeredStore::check() {
     for (const std::shared_ptr<Layer>& other : layers) {
       read(*other, [&](Database& database) {
         std::erase_if(plans, [&](const Reference& r) { return has_plan(database, r.target); });
-        std::erase_if(binaries, [&](const Reference& r) { return has_image(database, r.target); });
+        std::erase_if(binaries,
+                      [&](const Reference& r) { return is_described(database, r.target); });
       });
     }
     for (const Reference& reference : plans) {

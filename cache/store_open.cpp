@@ -58,6 +58,7 @@ LayeredStore::LayeredStore(const StoreOptions& options) {
   std::string packs = options.pack;
   if (const char* pack = std::getenv("KILN_PACK"); packs.empty() && pack != nullptr) packs = pack;
   packs_ = named_files(packs);
+  read_budget(options.budget_bytes);
   std::erase(packs_, path_);
 
   const char* named = std::getenv("KILN_DB");
@@ -272,6 +273,7 @@ StoreInfo LayeredStore::info() {
   StoreInfo info;
   info.path = top_ ? top_->path() : path_;
   info.packs = packs_;
+  info.budget_bytes = budget_bytes_;
   info.writable = top_ != nullptr;
   info.wal = top_ && top_->uses_wal();
   if (!(top_ && top_->is_in_memory())) {

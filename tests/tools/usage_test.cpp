@@ -9,8 +9,8 @@
 namespace kiln::cli {
 namespace {
 
-const std::vector<std::string> kCommands = {"tune", "build",   "ops",    "devices", "ls",
-                                            "show", "explain", "verify", "bench",   "doctor"};
+const std::vector<std::string> kCommands = {
+    "tune", "build", "ops", "devices", "ls", "show", "explain", "verify", "bench", "gc", "doctor"};
 
 // The first op's name with its last letter gone: what a typing mistake looks like.
 std::string misspelt_op() {
@@ -124,6 +124,7 @@ TEST_F(Usage, MistakesOfOptionsAreOneSentenceAndExitCodeTwo) {
         {"explain", templates::ops().front()->name, "--shape", "{"},
         {"explain", templates::ops().front()->name, "--shape", "[]"},
         {"explain", templates::ops().front()->name, "--sizes", "{\"no_such_size\": 1}"},
+        {"gc", "--budget", "plenty"},
         {"bench", "--shape", "{}"},
         {"bench", "--workload", path("absent.json")},
         {"bench", "--op", templates::ops().front()->name, "--workload", "-", "--sizes", "{}"}}) {
