@@ -14,6 +14,8 @@ void add_show(CLI::App& app, Common& common, Chosen& chosen);
 void add_explain(CLI::App& app, Common& common, Chosen& chosen);
 void add_verify(CLI::App& app, Common& common, Chosen& chosen);
 void add_bench(CLI::App& app, Common& common, Chosen& chosen);
+void add_pin(CLI::App& app, Common& common, Chosen& chosen);
+void add_forget(CLI::App& app, Common& common, Chosen& chosen);
 void add_gc(CLI::App& app, Common& common, Chosen& chosen);
 void add_doctor(CLI::App& app, Common& common, Chosen& chosen);
 

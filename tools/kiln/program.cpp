@@ -66,6 +66,8 @@ void describe(CLI::App& app, Common& common, Chosen& chosen) {
   add_explain(app, common, chosen);
   add_verify(app, common, chosen);
   add_bench(app, common, chosen);
+  add_pin(app, common, chosen);
+  add_forget(app, common, chosen);
   add_gc(app, common, chosen);
   add_doctor(app, common, chosen);
   app.footer(kEpilogue + exit_code_help());
