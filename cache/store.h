@@ -196,7 +196,8 @@ enum class GcMode { collect, look };  // look: changes nothing
 inline constexpr int64_t kUsualBudgetBytes = int64_t{2} << 30;
 
 struct StoreOptions {
-  std::string path;  // "" : KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db, else ~/.cache/kiln/kiln.db;
+  std::string path;  // "" : KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db, else ~/.cache/kiln/kiln.db,
+                     // else a folder of this machine (KILN_LOCAL), else memory;
                      // ":memory:" is legal
   // Read-only files under it, separated by ':', the upper ones first; a folder stands for its *.db
   // in the order of their names. "" : KILN_PACK, else none.

@@ -36,6 +36,7 @@ constexpr const char* kEpilogue =
     "Environment:\n"
     "  KILN_DB          the store, as --db\n"
     "  KILN_PACK        read-only stores under it, separated by ':'; a folder stands for its *.db\n"
+    "  KILN_LOCAL       the folder for a store when no other place can be written: /var/tmp\n"
     "  KILN_STORE_BYTES what the store may hold before the longest unused kernels go: 2GiB\n"
     "  KILN_NVRTC       the libnvrtc.so to use, or its folder\n"
     "  KILN_LIBCUDA     the CUDA driver library\n"
