@@ -2,7 +2,8 @@
 // to the top, and whatever goes wrong with a file becomes a miss and one warning. Each concern is a
 // file of its own: store_open.cpp opens the layers and says what is wrong with them, store_read.cpp
 // and store_write.cpp are the records, store_usage.cpp is what was called, store_transfer.cpp takes
-// over the records of another store, store_pack.cpp makes packs, store_check.cpp looks for defects.
+// over the records of another store, store_pack.cpp makes packs, store_gc.cpp keeps the file within
+// its budget, store_check.cpp looks for defects.
 #pragma once
 
 #include <map>
@@ -62,9 +63,11 @@ class LayeredStore : public Store {
                       std::string_view gpu_label) override;
   void touch(const std::vector<Hash128>& binaries) override;
   bool forget(const Problem& problem, std::string_view gpu_class) override;
+  bool forget(const Problem& problem, std::string_view gpu_class, DecisionKind kind) override;
   bool hide(const Problem& problem, std::string_view gpu_class, std::string_view reason) override;
 
   MergeReport absorb(const StoreContents& contents, const MergeOptions& options) override;
+  GcReport collect(int64_t budget_bytes, GcMode mode) override;
   void make_pack(const std::string& path) override;
   std::vector<std::string> check() override;
 
@@ -102,6 +105,10 @@ class LayeredStore : public Store {
   }
   bool write(const Layer::Work& work);
   bool write(const Batch& batch);
+  // Makes the top hold no more than `goal_bytes`, for as long as nobody is in the way.
+  void collect_top(int64_t goal_bytes, Layer::Patience patience, GcReport& report);
+  void read_budget(int64_t given_bytes);
+  void keep_within_budget();
 
   // The newest of each kind, best kind first: not judged, and judged.
   std::map<DecisionKind, DecisionRow> newest_decisions(const Problem& problem,
@@ -119,6 +126,7 @@ class LayeredStore : public Store {
   std::shared_ptr<Layer> top_;                  // the writable one, null in a read-only store
   std::string path_;  // the file asked for, also when it could not be used
   std::vector<std::string> packs_;
+  int64_t budget_bytes_ = kUsualBudgetBytes;
   std::string trouble_;  // as trouble() says it, but for a file that is gone
   std::vector<std::string> warnings_;
   std::set<std::string> warned_;

@@ -198,14 +198,14 @@ bool has_plan(Database& database, const Hash128& id) {
   return database.prepare("SELECT 1 FROM plans WHERE id = ?").bind(id.hex()).step();
 }
 
+bool has_description(Database& database, const Hash128& key) {
+  return database.prepare("SELECT 1 FROM binaries WHERE key = ?").bind(key.hex()).step();
+}
+
 bool has_image(Database& database, const Hash128& key, Trust trust) {
   Statement row = database.prepare("SELECT trusted FROM images WHERE binary = ?");
   row.bind(key.hex());
   return row.step() && is_enough(row.integer(0), trust);
-}
-
-bool has_description(Database& database, const Hash128& key) {
-  return database.prepare("SELECT 1 FROM binaries WHERE key = ?").bind(key.hex()).step();
 }
 
 Found<PlanRecord> read_plan(Database& database, const Hash128& id) {
@@ -585,6 +585,19 @@ void delete_decisions(Database& database, const Problem& problem, std::string_vi
           "           WHERE op = ? AND op_version = ? AND shape = ? AND bucket = ?) "
           "AND gpu_class = (SELECT id FROM gpu_classes WHERE key = ?)")
       .bind(problem.op, problem.op_version, problem.shape, problem.bucket, gpu_class)
+      .run();
+}
+
+void delete_decision(Database& database, const Problem& problem, std::string_view gpu_class,
+                     DecisionKind kind) {
+  database
+      .prepare(
+          "DELETE FROM decisions WHERE "
+          "problem = (SELECT id FROM problems "
+          "           WHERE op = ? AND op_version = ? AND shape = ? AND bucket = ?) "
+          "AND gpu_class = (SELECT id FROM gpu_classes WHERE key = ?) AND kind = ?")
+      .bind(problem.op, problem.op_version, problem.shape, problem.bucket, gpu_class,
+            static_cast<int64_t>(kind))
       .run();
 }
 

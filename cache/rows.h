@@ -36,7 +36,8 @@ bool hides_binary(Database& database, const Hash128& key);
 
 bool has_plan(Database& database, const Hash128& id);
 bool has_image(Database& database, const Hash128& key, Trust trust = Trust::any);
-bool has_description(Database& database, const Hash128& key);  // of a binary, with image or without
+// Whether the binary is known here; gc may have dropped its image.
+bool has_description(Database& database, const Hash128& key);
 Found<PlanRecord> read_plan(Database& database, const Hash128& id);
 Found<jit::Binary> read_binary(Database& database, const Hash128& key, Trust trust = Trust::any);
 Found<jit::Binary> read_description(Database& database, const Hash128& key);
@@ -72,6 +73,8 @@ void delete_decisions(Database& database, const Problem& problem, std::string_vi
 // That one more session used it.
 void write_used_size(Database& database, const Problem& problem, std::string_view gpu_class,
                      std::string_view gpu_label);
+void delete_decision(Database& database, const Problem& problem, std::string_view gpu_class,
+                     DecisionKind kind);
 void write_decision_tombstone(Database& database, const Problem& problem,
                               std::string_view gpu_class, std::string_view reason);
 

@@ -185,18 +185,40 @@ struct StoreInfo {
   bool wal = false;
   int schema_version = kSchemaVersion;
   int64_t file_bytes = 0;
+  int64_t budget_bytes = 0;
   int64_t decisions = 0;  // counts are over all layers
   int64_t binaries = 0;
   int64_t timings = 0;
 };
 
+// What collect() did, or would do. Sizes are those of the pages in use, which is what the file and
+// its log come to when nobody else has it open.
+struct GcReport {
+  int64_t budget_bytes = 0;
+  int64_t before_bytes = 0;
+  int64_t after_bytes = 0;
+  int64_t images = 0;
+  int64_t image_bytes = 0;    // as stored
+  int64_t images_in_use = 0;  // of these: a decision names them, or they were used within a day
+  int64_t plans = 0;          // records that nobody named
+  int64_t leases = 0;         // past their deadline
+  std::string problem;  // why it ended early, or why the file is still too large; "": it is not
+};
+enum class GcMode { collect, look };  // look: changes nothing
+
+inline constexpr int64_t kUsualBudgetBytes = int64_t{2} << 30;
+
 struct StoreOptions {
-  std::string path;  // "" : KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db, else ~/.cache/kiln/kiln.db;
+  std::string path;  // "" : KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db, else ~/.cache/kiln/kiln.db,
+                     // else a folder of this machine (KILN_LOCAL), else memory;
                      // ":memory:" is legal
   // Read-only files under it, separated by ':', the upper ones first; a folder stands for its *.db
   // in the order of their names. "" : KILN_PACK, else none.
   std::string pack;
   enum class Mode { read_write, read_only } mode = Mode::read_write;
+  // What the writable file may hold. A write of binaries that takes it further drops images until
+  // four fifths are left, as collect() does. 0: KILN_STORE_BYTES, else kUsualBudgetBytes.
+  int64_t budget_bytes = 0;
 };
 
 struct StoreContents;  // cache/transfer.h
@@ -282,6 +304,7 @@ class Store {
   virtual void touch(const std::vector<Hash128>& binaries) = 0;
   virtual bool forget(const Problem& problem,
                       std::string_view gpu_class) = 0;  // drops the decisions in the writable file
+  virtual bool forget(const Problem& problem, std::string_view gpu_class, DecisionKind kind) = 0;
   // Drops the decisions in the writable file and hides those of the packs below it.
   virtual bool hide(const Problem& problem, std::string_view gpu_class,
                     std::string_view reason) = 0;
@@ -290,6 +313,13 @@ class Store {
   // merge_rules.h; one that names a plan or a binary which neither the store nor the contents know
   // is refused. With MergeOptions::Mode::dry_run nothing is written, and a read-only store will do.
   virtual MergeReport absorb(const StoreContents& contents, const MergeOptions& options) = 0;
+  // Makes the writable file hold no more than the budget (0: the budget that it was opened with).
+  // Images go, each with the time it was last used: first those that no decision of this file
+  // uses, then the others, those of pinned decisions last. What is known about a binary stays, and
+  // it is compiled again when it is needed. Plans that nobody names and whose images went, and
+  // leases past their deadline, go whatever the budget. Each step is a transaction of its own.
+  // Packs are never changed.
+  virtual GcReport collect(int64_t budget_bytes, GcMode mode) = 0;
 
   // Writes the writable file's contents as a new read-only pack. Fails with store_error: there is
   // such a file, or it cannot be made. A pack that is made but may not outlast a crash of the

@@ -19,6 +19,9 @@ void add_export(CLI::App& app, Common& common, Chosen& chosen);
 void add_import(CLI::App& app, Common& common, Chosen& chosen);
 void add_merge(CLI::App& app, Common& common, Chosen& chosen);
 void add_diff(CLI::App& app, Common& common, Chosen& chosen);
+void add_pin(CLI::App& app, Common& common, Chosen& chosen);
+void add_forget(CLI::App& app, Common& common, Chosen& chosen);
+void add_gc(CLI::App& app, Common& common, Chosen& chosen);
 void add_doctor(CLI::App& app, Common& common, Chosen& chosen);
 
 }  // namespace kiln::cli
