@@ -43,12 +43,12 @@
  *     unloads the kernels.
  *   - Sessions and plans may be used from any thread. kiln_close must not run while another thread
  *     is inside a call on that session.
- *   - A simulated device ("sim:SLUG") is for tests and tools, and keeps to all of this but speed: an
- *     op call runs its kernels before it returns, one call after another, and takes locks and
- *     memory to do so. It checks what kernels do with memory (KILN_SIM_CHECK=0 in the environment of
- *     kiln_open turns that off). What it finds, and what a GPU would fault on, ends the work as on a
- *     GPU: that op call and all later work returns KILN_DRIVER_ERROR with the report. A kernel that
- *     runs for more than a minute is such a fault.
+ *   - A simulated device ("sim:SLUG") is for tests and tools, and keeps to all of this but speed:
+ *     an op call runs its kernels before it returns, one call after another, and takes locks and
+ *     memory to do so. It checks what kernels do with memory (KILN_SIM_CHECK=0 in the environment
+ *     of kiln_open turns that off). What it finds, and what a GPU would fault on, ends the work as
+ *     on a GPU: that op call and all later work returns KILN_DRIVER_ERROR with the report. A kernel
+ *     that runs for more than a minute is such a fault.
  *
  * The ops themselves are in kiln_ops.h, made from their descriptions. Sizes, shapes and workloads
  * in JSON use the field names there.
@@ -138,8 +138,9 @@ typedef struct kiln_options {
   size_t size; /* sizeof(kiln_options) */
   /* "cuda:0" (default when NULL), "cuda:N"; "sim:SLUG": that GPU, simulated on this host */
   const char *device;
-  /* file of decisions and binaries; NULL: KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db, else
-   * $HOME/.cache/kiln/kiln.db, else none; ":memory:" for none */
+  /* file of decisions and binaries; NULL: KILN_DB, else the first of these that can be written:
+   * $XDG_CACHE_HOME/kiln/kiln.db, $HOME/.cache/kiln/kiln.db, kiln-<uid>/kiln.db in KILN_LOCAL or
+   * else /var/tmp; else none, in memory. ":memory:" for none */
   const char *store;
   const char *pack; /* read-only files under it, as KILN_PACK names them; NULL: KILN_PACK */
   kiln_log_fn log;  /* NULL: silent */
@@ -181,8 +182,8 @@ KILN_API kiln_status kiln_close(kiln_session *session);
 
 /* done of total kernels are ready; what names the current one. Return non-zero to stop:
  * kiln_prepare then returns KILN_INTERRUPTED, and what is ready stays ready. Called on the thread
- * inside kiln_prepare, or on that of kiln_prepare_start; from there another kiln_prepare, or the first call of an unprepared plan, of
- * the same session returns KILN_BAD_STATE. */
+ * inside kiln_prepare, or on that of kiln_prepare_start; from there another kiln_prepare, or the
+ * first call of an unprepared plan, of the same session returns KILN_BAD_STATE. */
 typedef int (*kiln_progress_fn)(void *user, int done, int total, const char *what);
 
 /* Makes every kernel ready that the workload can reach: the tuned config of every bucket of its
@@ -223,15 +224,15 @@ KILN_API kiln_status kiln_prepare_start(kiln_session *session, const char *workl
 
 /* Waits for the newest kiln_prepare_start. timeout_ms: how long at most, in milliseconds; 0 asks
  * without waiting, a negative number waits as long as it takes.
- * KILN_OK: all is ready. KILN_NOT_PREPARED: it still runs, and the text says how many kernels of how
- * many are ready. Any status of kiln_prepare: it ended with that, and what is ready stays ready;
- * asking again answers the same. KILN_BAD_STATE: none was started, or this is a callback of a
- * prepare. Legal in any state of the session and while a stream is captured. */
+ * KILN_OK: all is ready. KILN_NOT_PREPARED: it still runs, and the text says how many kernels of
+ * how many are ready. Any status of kiln_prepare: it ended with that, and what is ready stays
+ * ready; asking again answers the same. KILN_BAD_STATE: none was started, or this is a callback of
+ * a prepare. Legal in any state of the session and while a stream is captured. */
 KILN_API kiln_status kiln_prepare_wait(kiln_session *session, int64_t timeout_ms);
 
 /* From here on a compile is an error: calls that would need one return KILN_NOT_PREPARED.
- * Idempotent. KILN_BAD_STATE while a kiln_prepare of this session, one that kiln_prepare_start began
- * (kiln_prepare_wait first), or the first call of an unprepared plan is running. */
+ * Idempotent. KILN_BAD_STATE while a kiln_prepare of this session, one that kiln_prepare_start
+ * began (kiln_prepare_wait first), or the first call of an unprepared plan is running. */
 KILN_API kiln_status kiln_seal(kiln_session *session);
 
 /* Resolves an op and a fixed shape ("{\"format\": \"f1\"}", field names as in kiln_ops.h). Before
@@ -267,8 +268,8 @@ KILN_API kiln_status kiln_op_supported(kiln_session *session, const char *op, co
  * sizes: JSON object of dynamic sizes ("{\"num_tokens\": 1500}"); NULL for every bucket. Opens no
  * file that is not open, compiles and loads nothing. For sizes that were not prepared, would_take
  * is what a prepare would choose, when calls take the default instead; else null.
- * KILN_INVALID_ARGUMENT (shape, sizes, sizes that no call may have, or a NULL op), KILN_NOT_FOUND (no
- * such op), KILN_UNSUPPORTED (the op needs a newer compute capability). */
+ * KILN_INVALID_ARGUMENT (shape, sizes, sizes that no call may have, or a NULL op), KILN_NOT_FOUND
+ * (no such op), KILN_UNSUPPORTED (the op needs a newer compute capability). */
 KILN_API kiln_status kiln_explain(kiln_session *session, const char *op, const char *shape,
                                   const char *sizes, char *buffer, size_t capacity,
                                   size_t *needed);
@@ -325,9 +326,9 @@ KILN_API kiln_status kiln_get_digests(kiln_session *session, kiln_digests *diges
 
 /* JSON: the workload that op calls of this session reached the driver with so far, as kiln_prepare
  * takes it: of each shape the buckets that were called, each range from the least to the most of
- * them. {"ops":[]} before the first call. May be asked at any time between kiln_open and kiln_close,
- * also while a stream is captured and while other threads call ops: what they call meanwhile may be
- * missing. */
+ * them. {"ops":[]} before the first call. May be asked at any time between kiln_open and
+ * kiln_close, also while a stream is captured and while other threads call ops: what they call
+ * meanwhile may be missing. */
 KILN_API kiln_status kiln_get_workload(kiln_session *session, char *buffer, size_t capacity,
                                        size_t *needed);
 
@@ -360,9 +361,9 @@ KILN_API kiln_status kiln_memory_read(kiln_session *session, void *to, const voi
  * stream: a CUstream, NULL for the default stream. On a simulated device all work is finished when
  * its call returns, so that this says how it went.
  * KILN_DRIVER_ERROR: a kernel failed (the sentence says what, on a simulated GPU with the line of
- * the source; every later call says the same), or the stream is being captured: that capture is then
- * invalid, and so is one of a blocking stream when NULL is waited for. KILN_INVALID_ARGUMENT: not a
- * stream of a simulated device. */
+ * the source; every later call says the same), or the stream is being captured: that capture is
+ * then invalid, and so is one of a blocking stream when NULL is waited for. KILN_INVALID_ARGUMENT:
+ * not a stream of a simulated device. */
 KILN_API kiln_status kiln_synchronize(kiln_session *session, void *stream);
 
 /* Hash of the op structs and versions that this library was built with, 16 bytes: compare it with
