@@ -13,9 +13,9 @@
 // (two rows, every second piece) meet all banks.
 //
 // A part of K (splits) is cut again into warps_along_depth runs of chunks; a slot holds one chunk
-// of each run. In the end the warps that hold one block of y share it out, rows by rows, and each
-// adds its share in the order of the runs. With splits, every warp then leaves its partial sums in
-// the workspace. The later of two splits adds both; those of more are added by sum_tiles.cu.
+// of each run. No run waits for another before the end: then the warps that hold one block of y
+// share it out, rows by rows, and each adds its share in the order of the runs. With splits, every
+// warp then leaves its partial sums in the workspace. The later of two splits adds both; those of more are added by sum_tiles.cu.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, depth, groups, tile_rows, tile_columns, warps_along_rows,
                              // warps_along_columns, warps_along_depth, stages, splits,
@@ -59,7 +59,7 @@ __device__ __forceinline__ XRows x_rows(const Args& args, int group) {
   return {args.x + group * args.x_stride1, args.x_stride0};
 }
 
-// Each run has its threads, slots and barrier: no run waits for another before the end.
+// A run has its own threads, slots and barrier.
 constexpr int run_threads = warp_lanes * warps_of_run;
 
 __device__ __forceinline__ void sync_run() {
