@@ -15,7 +15,8 @@
 // A part of K (splits) is cut again into warps_along_depth runs of chunks; a slot holds one chunk
 // of each run. No run waits for another before the end: then the warps that hold one block of y
 // share it out, rows by rows, and each adds its share in the order of the runs. With splits, every
-// warp then leaves its partial sums in the workspace. The later of two splits adds both; those of more are added by sum_tiles.cu.
+// warp then leaves its partial sums in the workspace. The later of two splits adds both; those of
+// more are added by sum_tiles.cu.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, depth, groups, tile_rows, tile_columns, warps_along_rows,
                              // warps_along_columns, warps_along_depth, stages, splits,
