@@ -2,14 +2,17 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <filesystem>
 #include <new>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "cache/schema.h"
@@ -142,6 +145,42 @@ void try_to_write(Database& database, const std::string& path, const FileId& id)
   } catch (const SqliteError& error) {
     if (!error.is_busy()) throw;
   }
+}
+
+constexpr size_t kMostPutAside = 3;
+
+// A disk that goes bad and a service that restarts must not fill the folder: of the damaged stores
+// put aside here the newest stay. The caller holds the lock. Returns how many went.
+size_t drop_oldest_put_aside(const std::string& path) {
+  namespace fs = std::filesystem;
+  constexpr const char* kSideFiles[] = {"-wal", "-shm", "-journal"};
+  const std::string prefix = fs::path(path).filename().string() + ".corrupt-";
+  std::vector<std::tuple<std::string, int64_t, std::string>> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(fs::path(path).parent_path(), error), end;
+       !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const bool is_side_file =
+        std::any_of(std::begin(kSideFiles), std::end(kSideFiles),
+                    [&](const char* suffix) { return name.ends_with(suffix); });
+    if (!name.starts_with(prefix) || is_side_file) continue;
+    // A name of the same second may be a used one, given away again: the renaming tells then.
+    struct stat status = {};
+    if (::stat(entry->path().c_str(), &status) != 0) continue;
+    const int64_t renamed_ns =
+        int64_t{status.st_ctim.tv_sec} * 1'000'000'000 + status.st_ctim.tv_nsec;
+    constexpr size_t kTimeCharacters = 16;  // 20260101T000000Z
+    found.push_back(
+        {name.substr(prefix.size(), kTimeCharacters), renamed_ns, entry->path().string()});
+  }
+  if (found.size() <= kMostPutAside) return 0;
+  std::sort(found.begin(), found.end());
+  found.resize(found.size() - kMostPutAside);
+  for (const auto& [when, renamed_ns, file] : found) {
+    for (const char* suffix : kSideFiles) ::unlink((file + suffix).c_str());
+    ::unlink(file.c_str());
+  }
+  return found.size();
 }
 
 }  // namespace
@@ -442,6 +481,14 @@ void Layer::write(const Work& work, std::vector<std::string>& warnings, Patience
                  "keep other programs off it", Remedy::said);
 }
 
+void Layer::take_in_log() {
+  const std::lock_guard lock(mutex_);
+  check_process();
+  if (!opened_.database || opened_.read_only || !opened_.wal) return;
+  const WaitForOthers wait(*opened_.database, Patience::none);
+  opened_.database->query_integer("PRAGMA wal_checkpoint(TRUNCATE)");  // a row says whether it did
+}
+
 Layer::DamageNote Layer::remember_damaged() {
   const std::lock_guard lock(mutex_);
   if (is_in_memory() || !opened_.database) return DamageNote::not_kept;
@@ -721,10 +768,15 @@ Layer::Opened Layer::replace_damaged(const std::string& path, const FileId& id,
   if (!aside) throw cannot(errno);
   if (!aside->empty()) {
     lock->forget_damaged();
-    warnings.push_back(
-        fmt::format("the store {} was damaged; it was put aside as {} and a new one "
-                    "was started, so what it held has to be tuned again",
-                    path, *aside));
+    const size_t dropped = drop_oldest_put_aside(path);
+    warnings.push_back(fmt::format(
+        "the store {} was damaged; it was put aside as {} and a new one was started, so what it "
+        "held has to be tuned again{}",
+        path, *aside,
+        dropped == 0 ? ""
+                     : fmt::format("; older ones went ({}), because only the newest {} are kept: "
+                                   "check the disk",
+                                   dropped, kMostPutAside)));
   }
   if (const int error = create_private_file(path); error != 0) throw cannot(error);
   try {

@@ -80,6 +80,9 @@ class Layer {
   void write(const Work& work, std::vector<std::string>& warnings,
              Patience patience = Patience::usual);
 
+  // Works the log into the file and cuts it off, as far as nobody is in the way.
+  void take_in_log();
+
   // Notes beside the file that it is damaged, so that the next one who opens it for writing looks
   // at all of it and puts it aside. Somebody who only reads adds the note to a side-car that is
   // there and makes none. changed: a file that nobody was to write was written while it was read.

@@ -1,8 +1,9 @@
 // What the layers mean together: reads fall through from the writable file to the packs, writes go
 // to the top, and whatever goes wrong with a file becomes a miss and one warning. Each concern is a
 // file of its own: store_open.cpp opens the layers and says what is wrong with them, store_read.cpp
-// and store_write.cpp are the records, store_pack.cpp makes packs, store_check.cpp looks for
-// defects.
+// and store_write.cpp are the records, store_usage.cpp is what was called, store_transfer.cpp takes
+// over the records of another store, store_pack.cpp makes packs, store_gc.cpp keeps the file within
+// its budget, store_check.cpp looks for defects.
 #pragma once
 
 #include <map>
@@ -18,6 +19,7 @@
 #include "cache/batch.h"
 #include "cache/layer.h"
 #include "cache/store.h"
+#include "cache/transfer.h"
 
 namespace kiln::cache {
 
@@ -39,13 +41,15 @@ class LayeredStore : public Store {
   std::vector<std::string> gpu_classes(const Problem& problem) override;
 
   std::optional<PlanRecord> find_plan(const Hash128& id) override;
-  std::optional<jit::Binary> find_binary(const Hash128& key) override;
+  std::optional<jit::Binary> find_binary(const Hash128& key, Trust trust) override;
   bool has_binary(const Hash128& key) override;
+  std::optional<jit::Binary> describe_binary(const Hash128& key) override;
   std::vector<BinaryRow> list_binaries() override;
 
   std::vector<Verification> verifications(const Problem& problem) override;
   std::vector<Timing> timings(const Problem& problem, std::string_view gpu_class) override;
   std::vector<Rejection> rejections(const Problem& problem, std::string_view gpu_class) override;
+  std::vector<UsedSize> used_sizes() override;
 
   bool put(const TuningResult& result) override;
   bool put_binary(const jit::Binary& binary) override;
@@ -55,14 +59,21 @@ class LayeredStore : public Store {
   bool put_verification(const Verification& verification) override;
   bool put_timing(const Timing& timing) override;
   bool put_rejections(const std::vector<Rejection>& rejections) override;
+  bool put_used_sizes(const std::vector<Problem>& problems, std::string_view gpu_class,
+                      std::string_view gpu_label) override;
   void touch(const std::vector<Hash128>& binaries) override;
   bool forget(const Problem& problem, std::string_view gpu_class) override;
+  bool forget(const Problem& problem, std::string_view gpu_class, DecisionKind kind) override;
   bool hide(const Problem& problem, std::string_view gpu_class, std::string_view reason) override;
 
+  MergeReport absorb(const StoreContents& contents, const MergeOptions& options) override;
+  GcReport collect(int64_t budget_bytes, GcMode mode) override;
   void make_pack(const std::string& path) override;
   std::vector<std::string> check() override;
 
  private:
+  friend class Merge;  // store_transfer.cpp
+
   // All private functions expect the mutex.
   void open_top(const std::string& path);
   void open_read_only(const std::string& path);
@@ -94,6 +105,10 @@ class LayeredStore : public Store {
   }
   bool write(const Layer::Work& work);
   bool write(const Batch& batch);
+  // Makes the top hold no more than `goal_bytes`, for as long as nobody is in the way.
+  void collect_top(int64_t goal_bytes, Layer::Patience patience, GcReport& report);
+  void read_budget(int64_t given_bytes);
+  void keep_within_budget();
 
   // The newest of each kind, best kind first: not judged, and judged.
   std::map<DecisionKind, DecisionRow> newest_decisions(const Problem& problem,
@@ -101,6 +116,8 @@ class LayeredStore : public Store {
   std::vector<DecisionRow> judged_decisions(const Problem& problem, std::string_view gpu_class);
   void judge(DecisionRow& row, const std::vector<Verification>& newest) const;
   std::vector<Verification> newest_verifications(const Problem& problem);
+  std::vector<Timing> newest_timings(const Problem& problem, std::string_view gpu_class);
+  std::vector<Rejection> newest_rejections(const Problem& problem, std::string_view gpu_class);
   void warn_damaged(Layer& layer, std::string_view what, const std::string& name,
                     std::string_view remedy);
 
@@ -109,6 +126,7 @@ class LayeredStore : public Store {
   std::shared_ptr<Layer> top_;                  // the writable one, null in a read-only store
   std::string path_;  // the file asked for, also when it could not be used
   std::vector<std::string> packs_;
+  int64_t budget_bytes_ = kUsualBudgetBytes;
   std::string trouble_;  // as trouble() says it, but for a file that is gone
   std::vector<std::string> warnings_;
   std::set<std::string> warned_;

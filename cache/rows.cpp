@@ -198,6 +198,10 @@ bool has_plan(Database& database, const Hash128& id) {
   return database.prepare("SELECT 1 FROM plans WHERE id = ?").bind(id.hex()).step();
 }
 
+bool has_description(Database& database, const Hash128& key) {
+  return database.prepare("SELECT 1 FROM binaries WHERE key = ?").bind(key.hex()).step();
+}
+
 bool has_image(Database& database, const Hash128& key, Trust trust) {
   Statement row = database.prepare("SELECT trusted FROM images WHERE binary = ?");
   row.bind(key.hex());
@@ -232,14 +236,13 @@ Found<PlanRecord> read_plan(Database& database, const Hash128& id) {
   return {.record = std::move(plan), .damaged = false};
 }
 
-Found<jit::Binary> read_binary(Database& database, const Hash128& key, Trust trust) {
+Found<jit::Binary> read_description(Database& database, const Hash128& key) {
   Statement row = database.prepare(
-      "SELECT b.source_hash, b.arch, b.options, b.entry, b.kind, b.registers, b.spill_store_bytes, "
-      "       b.spill_load_bytes, b.stack_bytes, b.static_smem_bytes, b.log, b.nvrtc_version, "
-      "       b.compile_ns, b.checksum, i.codec, i.raw_bytes, i.checksum, i.data, i.trusted "
-      "FROM binaries AS b JOIN images AS i ON i.binary = b.key WHERE b.key = ?");
+      "SELECT source_hash, arch, options, entry, kind, registers, spill_store_bytes, "
+      "       spill_load_bytes, stack_bytes, static_smem_bytes, log, nvrtc_version, compile_ns, "
+      "       checksum FROM binaries WHERE key = ?");
   row.bind(key.hex());
-  if (!row.step() || !is_enough(row.integer(18), trust)) return {};
+  if (!row.step()) return {};
   jit::Binary binary;
   binary.key = key;
   binary.source_hash = hash_or_zero(row.text(0));
@@ -255,13 +258,22 @@ Found<jit::Binary> read_binary(Database& database, const Hash128& key, Trust tru
   binary.log = row.text(10);
   binary.nvrtc_version = row.text(11);
   binary.compile_ns = row.integer(12);
-  std::optional<std::string> image =
-      unpack_image(row.integer(14), row.integer(15), hash_or_zero(row.text(16)), row.bytes(17));
-  if (!image || row.text(13) != binary_checksum(binary)) {
-    return {.record = std::nullopt, .damaged = true};
-  }
-  binary.image = std::move(*image);
+  if (row.text(13) != binary_checksum(binary)) return {.record = std::nullopt, .damaged = true};
   return {.record = std::move(binary), .damaged = false};
+}
+
+Found<jit::Binary> read_binary(Database& database, const Hash128& key, Trust trust) {
+  Statement row = database.prepare(
+      "SELECT codec, raw_bytes, checksum, data, trusted FROM images WHERE binary = ?");
+  row.bind(key.hex());
+  if (!row.step() || !is_enough(row.integer(4), trust)) return {};
+  Found<jit::Binary> found = read_description(database, key);
+  if (!found.record) return found;
+  std::optional<std::string> image =
+      unpack_image(row.integer(0), row.integer(1), hash_or_zero(row.text(2)), row.bytes(3));
+  if (!image) return {.record = std::nullopt, .damaged = true};
+  found.record->image = std::move(*image);
+  return found;
 }
 
 std::vector<BinaryRow> read_binary_rows(Database& database) {
@@ -382,7 +394,7 @@ std::vector<Rejection> read_rejections(Database& database, const Problem& proble
   return rejections;
 }
 
-void write_binary(Database& database, const jit::Binary& binary, const PackedImage& image) {
+void write_description(Database& database, const jit::Binary& binary) {
   // Written over what is there, so that a damaged row is healed by the next compile.
   database
       .prepare(
@@ -404,15 +416,20 @@ void write_binary(Database& database, const jit::Binary& binary, const PackedIma
             binary.resources.stack_bytes, binary.resources.static_smem_bytes, binary.log,
             binary.nvrtc_version, binary.compile_ns, binary_checksum(binary), now_seconds())
       .run();
+}
+
+void write_binary(Database& database, const jit::Binary& binary, const PackedImage& image,
+                  ImageOrigin origin) {
+  write_description(database, binary);
   database
       .prepare(
           "INSERT INTO images (binary, codec, raw_bytes, checksum, used_at, data, trusted) "
-          "VALUES (?, ?, ?, ?, ?, ?, 1) "
+          "VALUES (?1, ?2, ?3, ?4, ?5, ?7, ?6) "
           "ON CONFLICT (binary) DO UPDATE SET codec = excluded.codec, "
           "  raw_bytes = excluded.raw_bytes, checksum = excluded.checksum, "
           "  used_at = excluded.used_at, data = excluded.data, trusted = excluded.trusted")
       .bind(binary.key.hex(), static_cast<int64_t>(image.codec), image.raw_bytes,
-            image.checksum.hex(), now_seconds())
+            image.checksum.hex(), now_seconds(), origin == ImageOrigin::compiled ? 1 : 0)
       .bind_blob(image.data)
       .run();
 }
@@ -571,6 +588,19 @@ void delete_decisions(Database& database, const Problem& problem, std::string_vi
       .run();
 }
 
+void delete_decision(Database& database, const Problem& problem, std::string_view gpu_class,
+                     DecisionKind kind) {
+  database
+      .prepare(
+          "DELETE FROM decisions WHERE "
+          "problem = (SELECT id FROM problems "
+          "           WHERE op = ? AND op_version = ? AND shape = ? AND bucket = ?) "
+          "AND gpu_class = (SELECT id FROM gpu_classes WHERE key = ?) AND kind = ?")
+      .bind(problem.op, problem.op_version, problem.shape, problem.bucket, gpu_class,
+            static_cast<int64_t>(kind))
+      .run();
+}
+
 void write_decision_tombstone(Database& database, const Problem& problem,
                               std::string_view gpu_class, std::string_view reason) {
   database
@@ -579,6 +609,37 @@ void write_decision_tombstone(Database& database, const Problem& problem,
           "VALUES (?, ?, ?, ?)")
       .bind(problem_id(database, problem), gpu_class_id(database, gpu_class, ""), reason,
             now_seconds())
+      .run();
+}
+
+std::vector<UsedSize> read_used_sizes(Database& database) {
+  Statement row = database.prepare(
+      "SELECT p.op, p.op_version, p.shape, p.bucket, g.key, g.label, u.sessions, u.first_used_at, "
+      "       u.last_used_at "
+      "FROM used_sizes AS u JOIN problems AS p ON p.id = u.problem "
+      "JOIN gpu_classes AS g ON g.id = u.gpu_class");
+  std::vector<UsedSize> used;
+  while (row.step()) {
+    used.push_back({.problem = read_problem(row, 0),
+                    .gpu_class = row.text(4),
+                    .gpu_label = row.text(5),
+                    .sessions = row.integer(6),
+                    .first_used_at = row.integer(7),
+                    .last_used_at = row.integer(8)});
+  }
+  return used;
+}
+
+void write_used_size(Database& database, const Problem& problem, std::string_view gpu_class,
+                     std::string_view gpu_label) {
+  const int64_t now = now_seconds();
+  database
+      .prepare(
+          "INSERT INTO used_sizes (problem, gpu_class, sessions, first_used_at, last_used_at) "
+          "VALUES (?, ?, 1, ?, ?) "
+          "ON CONFLICT (problem, gpu_class) DO UPDATE SET sessions = sessions + 1, "
+          "last_used_at = max(last_used_at, excluded.last_used_at)")
+      .bind(problem_id(database, problem), gpu_class_id(database, gpu_class, gpu_label), now, now)
       .run();
 }
 

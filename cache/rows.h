@@ -34,14 +34,13 @@ bool hides_decision(Database& database, const Problem& problem, std::string_view
 std::vector<std::pair<Problem, std::string>> hidden_decisions(Database& database);
 bool hides_binary(Database& database, const Hash128& key);
 
-// Whether an image that came from elsewhere, and was not proven here, counts. What is loaded must
-// be trusted; what is checked or named by a plan need not be.
-enum class Trust { needed, any };
-
 bool has_plan(Database& database, const Hash128& id);
 bool has_image(Database& database, const Hash128& key, Trust trust = Trust::any);
+// Whether the binary is known here; gc may have dropped its image.
+bool has_description(Database& database, const Hash128& key);
 Found<PlanRecord> read_plan(Database& database, const Hash128& id);
 Found<jit::Binary> read_binary(Database& database, const Hash128& key, Trust trust = Trust::any);
+Found<jit::Binary> read_description(Database& database, const Hash128& key);
 std::vector<BinaryRow> read_binary_rows(Database& database);
 
 std::vector<Problem> read_problems(Database& database);
@@ -52,8 +51,13 @@ std::vector<Timing> read_timings(Database& database, const Problem& problem,
 std::vector<Rejection> read_rejections(Database& database, const Problem& problem,
                                        std::string_view gpu_class);
 
-// A binary that was compiled here, so its image is trusted.
-void write_binary(Database& database, const jit::Binary& binary, const PackedImage& image);
+std::vector<UsedSize> read_used_sizes(Database& database);
+
+// compiled: by this build, or proven by it. elsewhere: nobody loads the image until it is proven.
+enum class ImageOrigin { compiled, elsewhere };
+void write_binary(Database& database, const jit::Binary& binary, const PackedImage& image,
+                  ImageOrigin origin = ImageOrigin::compiled);
+void write_description(Database& database, const jit::Binary& binary);
 void write_plan(Database& database, const PlanRecord& plan);
 // Of these binaries those whose image is there and was last noted as used before this moment.
 std::vector<Hash128> images_used_before(Database& database, const std::vector<Hash128>& binaries,
@@ -66,6 +70,11 @@ void write_rejection(Database& database, const Rejection& rejection);
 // Fails with store_error for one that is older.
 void write_decision(Database& database, const Decision& decision, int64_t newest_at);
 void delete_decisions(Database& database, const Problem& problem, std::string_view gpu_class);
+// That one more session used it.
+void write_used_size(Database& database, const Problem& problem, std::string_view gpu_class,
+                     std::string_view gpu_label);
+void delete_decision(Database& database, const Problem& problem, std::string_view gpu_class,
+                     DecisionKind kind);
 void write_decision_tombstone(Database& database, const Problem& problem,
                               std::string_view gpu_class, std::string_view reason);
 

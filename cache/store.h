@@ -37,6 +37,9 @@ inline constexpr DecisionKind kDecisionKinds[] = {DecisionKind::pinned, Decision
                                                   DecisionKind::borrowed, DecisionKind::predicted,
                                                   DecisionKind::fallback};  // best first
 enum class Verified : int32_t { none = 0, simulator = 1, device = 2 };
+// Whether an image that came from elsewhere, and was not proven here, counts. What is loaded must
+// be trusted; what is checked, proven or named by a plan need not be.
+enum class Trust { needed, any };
 const char* kind_name(DecisionKind kind);      // "pinned", ..., "default"
 const char* verified_name(Verified verified);  // "none", "simulator", "device"
 Json verified_json(Verified verified);         // null, "simulator", "device"
@@ -165,6 +168,16 @@ struct BinaryRow {
   std::string layer;         // path of the file it is in
 };
 
+// That processes called a problem on a GPU class, as their sessions noted it when they closed.
+struct UsedSize {
+  Problem problem;
+  std::string gpu_class;
+  std::string gpu_label;
+  int64_t sessions = 0;
+  int64_t first_used_at = 0;  // unix seconds
+  int64_t last_used_at = 0;
+};
+
 struct StoreInfo {
   std::string path;                // writable file, or ":memory:"
   std::vector<std::string> packs;  // read-only files, in the order in which they are read
@@ -172,19 +185,45 @@ struct StoreInfo {
   bool wal = false;
   int schema_version = kSchemaVersion;
   int64_t file_bytes = 0;
+  int64_t budget_bytes = 0;
   int64_t decisions = 0;  // counts are over all layers
   int64_t binaries = 0;
   int64_t timings = 0;
 };
 
+// What collect() did, or would do. Sizes are those of the pages in use, which is what the file and
+// its log come to when nobody else has it open.
+struct GcReport {
+  int64_t budget_bytes = 0;
+  int64_t before_bytes = 0;
+  int64_t after_bytes = 0;
+  int64_t images = 0;
+  int64_t image_bytes = 0;    // as stored
+  int64_t images_in_use = 0;  // of these: a decision names them, or they were used within a day
+  int64_t plans = 0;          // records that nobody named
+  int64_t leases = 0;         // past their deadline
+  std::string problem;  // why it ended early, or why the file is still too large; "": it is not
+};
+enum class GcMode { collect, look };  // look: changes nothing
+
+inline constexpr int64_t kUsualBudgetBytes = int64_t{2} << 30;
+
 struct StoreOptions {
-  std::string path;  // "" : KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db, else ~/.cache/kiln/kiln.db;
+  std::string path;  // "" : KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db, else ~/.cache/kiln/kiln.db,
+                     // else a folder of this machine (KILN_LOCAL), else memory;
                      // ":memory:" is legal
   // Read-only files under it, separated by ':', the upper ones first; a folder stands for its *.db
   // in the order of their names. "" : KILN_PACK, else none.
   std::string pack;
   enum class Mode { read_write, read_only } mode = Mode::read_write;
+  // What the writable file may hold. A write of binaries that takes it further drops images until
+  // four fifths are left, as collect() does. 0: KILN_STORE_BYTES, else kUsualBudgetBytes.
+  int64_t budget_bytes = 0;
 };
+
+struct StoreContents;  // cache/transfer.h
+struct MergeOptions;
+struct MergeReport;
 
 // Thread-safe. Close (destroy) before fork: a child that opens a file which its parent had open
 // then reads what is in the file itself, keeps its own results in memory, and says so. Opening one
@@ -224,10 +263,13 @@ class Store {
 
   // Plans and binaries. A blob whose checksum does not hold is a miss and leaves a warning. An
   // image that came from elsewhere and was not proven here is a miss too; only list_binaries() has
-  // it.
+  // it, and Trust::any, for who proves it.
   virtual std::optional<PlanRecord> find_plan(const Hash128& id) = 0;
-  virtual std::optional<jit::Binary> find_binary(const Hash128& key) = 0;
+  virtual std::optional<jit::Binary> find_binary(const Hash128& key,
+                                                 Trust trust = Trust::needed) = 0;
   virtual bool has_binary(const Hash128& key) = 0;
+  // Without its image, which may be gone or never have been there.
+  virtual std::optional<jit::Binary> describe_binary(const Hash128& key) = 0;
   virtual std::vector<BinaryRow> list_binaries() = 0;
 
   // Evidence, the newest of each key over all layers: of each plan, level and card; of each plan,
@@ -235,6 +277,8 @@ class Store {
   virtual std::vector<Verification> verifications(const Problem& problem) = 0;
   virtual std::vector<Timing> timings(const Problem& problem, std::string_view gpu_class) = 0;
   virtual std::vector<Rejection> rejections(const Problem& problem, std::string_view gpu_class) = 0;
+
+  virtual std::vector<UsedSize> used_sizes() = 0;  // one of each problem and class, of all layers
 
   // Writes, each in one transaction. On a store that cannot be written, and for a record that
   // contradicts the store (a plan of a binary that is nowhere, a shape that is not JSON), they
@@ -251,15 +295,31 @@ class Store {
   virtual bool put_verification(const Verification& verification) = 0;
   virtual bool put_timing(const Timing& timing) = 0;
   virtual bool put_rejections(const std::vector<Rejection>& rejections) = 0;
+  // Notes that one session called these problems.
+  virtual bool put_used_sizes(const std::vector<Problem>& problems, std::string_view gpu_class,
+                              std::string_view gpu_label) = 0;
   // Notes for gc that these binaries are in use: in the writable file and by the hour, so that a
   // warm start writes nothing. While another process is writing, and where nothing can be written,
   // it is not noted, and nobody is told: nothing of value is lost.
   virtual void touch(const std::vector<Hash128>& binaries) = 0;
   virtual bool forget(const Problem& problem,
                       std::string_view gpu_class) = 0;  // drops the decisions in the writable file
+  virtual bool forget(const Problem& problem, std::string_view gpu_class, DecisionKind kind) = 0;
   // Drops the decisions in the writable file and hides those of the packs below it.
   virtual bool hide(const Problem& problem, std::string_view gpu_class,
                     std::string_view reason) = 0;
+
+  // Takes over the records of another store, in one transaction. Records of one key are judged by
+  // merge_rules.h; one that names a plan or a binary which neither the store nor the contents know
+  // is refused. With MergeOptions::Mode::dry_run nothing is written, and a read-only store will do.
+  virtual MergeReport absorb(const StoreContents& contents, const MergeOptions& options) = 0;
+  // Makes the writable file hold no more than the budget (0: the budget that it was opened with).
+  // Images go, each with the time it was last used: first those that no decision of this file
+  // uses, then the others, those of pinned decisions last. What is known about a binary stays, and
+  // it is compiled again when it is needed. Plans that nobody names and whose images went, and
+  // leases past their deadline, go whatever the budget. Each step is a transaction of its own.
+  // Packs are never changed.
+  virtual GcReport collect(int64_t budget_bytes, GcMode mode) = 0;
 
   // Writes the writable file's contents as a new read-only pack. Fails with store_error: there is
   // such a file, or it cannot be made. A pack that is made but may not outlast a crash of the

@@ -37,7 +37,9 @@ std::vector<std::string> LayeredStore::check() {
     for (const std::shared_ptr<Layer>& other : layers) {
       read(*other, [&](Database& database) {
         std::erase_if(plans, [&](const Reference& r) { return has_plan(database, r.target); });
-        std::erase_if(binaries, [&](const Reference& r) { return has_image(database, r.target); });
+        // An image may be missing: it is compiled again. What it was may not.
+        std::erase_if(binaries,
+                      [&](const Reference& r) { return has_description(database, r.target); });
       });
     }
     for (const Reference& reference : plans) {

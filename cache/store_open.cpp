@@ -1,6 +1,8 @@
 // How the layers of a store are found and opened, and what is said when one of them fails.
 #include <fmt/format.h>
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -9,6 +11,7 @@
 #include <sstream>
 
 #include "cache/layered_store.h"
+#include "cache/place.h"
 
 namespace kiln::cache {
 namespace {
@@ -45,6 +48,24 @@ std::vector<std::string> named_files(const std::string& list) {
   return files;
 }
 
+// Makes the folder of this machine; why it cannot be used, "" when it can.
+std::string why_no_private_folder(const std::string& folder) {
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return fmt::format("{} cannot be made ({})", folder, std::strerror(errno));
+  }
+  return why_not_private(folder);
+}
+
+// Who only reads does not mind that a store cannot be written.
+void prefer_what_is_there(ChosenPlace& chosen) {
+  if (file_id(chosen.place.path)) return;
+  for (const PassedOver& other : chosen.passed_over) {
+    if (!file_id(other.path)) continue;
+    chosen = {.place = {other.path, "there"}, .passed_over = {}};
+    return;
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Store> Store::open(const StoreOptions& options) {
@@ -52,12 +73,15 @@ std::unique_ptr<Store> Store::open(const StoreOptions& options) {
 }
 
 LayeredStore::LayeredStore(const StoreOptions& options) {
-  StorePlace place = {options.path, "asked for"};
-  if (place.path.empty()) place = default_store_place();
+  ChosenPlace chosen{.place = {options.path, "asked for"}};
+  if (options.path.empty()) chosen = choose_store_place();
+  if (options.mode == StoreOptions::Mode::read_only) prefer_what_is_there(chosen);
+  const StorePlace& place = chosen.place;
   path_ = place.path == ":memory:" ? place.path : absolute_path(place.path);
   std::string packs = options.pack;
   if (const char* pack = std::getenv("KILN_PACK"); packs.empty() && pack != nullptr) packs = pack;
   packs_ = named_files(packs);
+  read_budget(options.budget_bytes);
   std::erase(packs_, path_);
 
   const char* named = std::getenv("KILN_DB");
@@ -74,7 +98,19 @@ LayeredStore::LayeredStore(const StoreOptions& options) {
     top_ = Layer::in_memory();
     layers_.push_back(top_);
   } else {
-    open_top(path_);
+    const std::string folder = local_folder();
+    const bool is_local = !is_named && place.path.starts_with(folder + "/");
+    const std::string why = is_local ? why_no_private_folder(folder) : "";
+    why.empty() ? open_top(path_) : use_memory(why);
+  }
+  const bool is_told = nowhere || (options.mode == StoreOptions::Mode::read_only && !top_ &&
+                                   !file_id(path_));  // by a sentence of its own
+  if (!chosen.passed_over.empty() && !is_told) {
+    warn("place", fmt::format("the store is {}: {}; name a place with KILN_DB or --db", path_,
+                              passed_over_text(chosen.passed_over)));
+  }
+  for (const PassedOver& other : chosen.passed_over) {
+    if (file_id(other.path)) add_read_layer(other.path, "Nothing is read from it");
   }
   open_packs();
 }
@@ -272,6 +308,7 @@ StoreInfo LayeredStore::info() {
   StoreInfo info;
   info.path = top_ ? top_->path() : path_;
   info.packs = packs_;
+  info.budget_bytes = budget_bytes_;
   info.writable = top_ != nullptr;
   info.wal = top_ && top_->uses_wal();
   if (!(top_ && top_->is_in_memory())) {

@@ -192,11 +192,11 @@ std::optional<PlanRecord> LayeredStore::find_plan(const Hash128& id) {
   return plan;
 }
 
-std::optional<jit::Binary> LayeredStore::find_binary(const Hash128& key) {
+std::optional<jit::Binary> LayeredStore::find_binary(const Hash128& key, Trust trust) {
   const std::lock_guard lock(mutex_);
   std::optional<jit::Binary> binary;
   read_down([&](Database& database, Layer& layer) {
-    Found<jit::Binary> found = read_binary(database, key, Trust::needed);
+    Found<jit::Binary> found = read_binary(database, key, trust);
     if (found.damaged) {
       damaged_binaries_.emplace(&layer, key);
       warn_damaged(layer, "binary", key.hex(), "it is compiled again when it is needed");
@@ -215,6 +215,16 @@ bool LayeredStore::has_binary(const Hash128& key) {
     return has || hides_binary(database, key);
   });
   return has;
+}
+
+std::optional<jit::Binary> LayeredStore::describe_binary(const Hash128& key) {
+  const std::lock_guard lock(mutex_);
+  std::optional<jit::Binary> binary;
+  read_down([&](Database& database, Layer&) {
+    binary = read_description(database, key).record;
+    return binary.has_value() || hides_binary(database, key);
+  });
+  return binary;
 }
 
 std::vector<BinaryRow> LayeredStore::list_binaries() {
@@ -252,8 +262,8 @@ std::vector<Verification> LayeredStore::verifications(const Problem& problem) {
   return newest_verifications(problem);
 }
 
-std::vector<Timing> LayeredStore::timings(const Problem& problem, std::string_view gpu_class) {
-  const std::lock_guard lock(mutex_);
+std::vector<Timing> LayeredStore::newest_timings(const Problem& problem,
+                                                 std::string_view gpu_class) {
   Newest<std::tuple<Hash128, std::string, std::string, std::string>, Timing> newest;
   read_down([&](Database& database, Layer&) {
     for (Timing& one : read_timings(database, problem, gpu_class)) {
@@ -267,9 +277,13 @@ std::vector<Timing> LayeredStore::timings(const Problem& problem, std::string_vi
   return all;
 }
 
-std::vector<Rejection> LayeredStore::rejections(const Problem& problem,
-                                                std::string_view gpu_class) {
+std::vector<Timing> LayeredStore::timings(const Problem& problem, std::string_view gpu_class) {
   const std::lock_guard lock(mutex_);
+  return newest_timings(problem, gpu_class);
+}
+
+std::vector<Rejection> LayeredStore::newest_rejections(const Problem& problem,
+                                                       std::string_view gpu_class) {
   Newest<std::string, Rejection> newest;
   read_down([&](Database& database, Layer&) {
     for (Rejection& one : read_rejections(database, problem, gpu_class)) {
@@ -278,6 +292,12 @@ std::vector<Rejection> LayeredStore::rejections(const Problem& problem,
     return false;
   });
   return newest.take();
+}
+
+std::vector<Rejection> LayeredStore::rejections(const Problem& problem,
+                                                std::string_view gpu_class) {
+  const std::lock_guard lock(mutex_);
+  return newest_rejections(problem, gpu_class);
 }
 
 }  // namespace kiln::cache

@@ -52,7 +52,7 @@ bool LayeredStore::write(const Batch& batch) {
     if (layer == top_) continue;
     read(*layer, [&](Database& database) {
       std::erase_if(binaries,
-                    [&](const auto& needed) { return has_image(database, needed.first); });
+                    [&](const auto& needed) { return has_description(database, needed.first); });
       std::erase_if(plans, [&](const auto& needed) { return has_plan(database, needed.first); });
     });
   }
@@ -64,7 +64,7 @@ bool LayeredStore::write(const Batch& batch) {
   }
   const bool written = write([&](Database& database) {
     for (const auto& [key, needed_by] : binaries) {
-      if (!has_image(database, key)) {
+      if (!has_description(database, key)) {
         fail(Status::store_error, "{} launches binary {}, which is in no layer of the store",
              needed_by, key.hex());
       }
@@ -86,6 +86,7 @@ bool LayeredStore::write(const Batch& batch) {
     if (batch.decision != nullptr) write_decision(database, *batch.decision, newest_at);
   });
   if (written) {
+    if (!batch.binaries.empty()) keep_within_budget();
     for (const auto* binary : batch.binaries) damaged_binaries_.erase({top_.get(), binary->key});
   }
   return written;
@@ -158,6 +159,11 @@ void LayeredStore::touch(const std::vector<Hash128>& binaries) {
 bool LayeredStore::forget(const Problem& problem, std::string_view gpu_class) {
   const std::lock_guard lock(mutex_);
   return write([&](Database& database) { delete_decisions(database, problem, gpu_class); });
+}
+
+bool LayeredStore::forget(const Problem& problem, std::string_view gpu_class, DecisionKind kind) {
+  const std::lock_guard lock(mutex_);
+  return write([&](Database& database) { delete_decision(database, problem, gpu_class, kind); });
 }
 
 bool LayeredStore::hide(const Problem& problem, std::string_view gpu_class,

@@ -131,7 +131,7 @@ bool is_usable(const kiln_plan* plan, int op_index) noexcept {
 // All grids are known to be legal before the first kernel is launched, so that no call runs by
 // halves.
 kiln_status launch(kiln_plan& plan, const CallChecks& checks, const DispatchVariant& variant,
-                   const int64_t* fields, void* stream) noexcept {
+                   size_t bucket, const int64_t* fields, void* stream) noexcept {
   std::array<Grid, kMaxKernels> grids;
   const size_t count = variant.kernels.size();
   for (size_t i = 0; i < count; ++i) {
@@ -152,7 +152,10 @@ kiln_status launch(kiln_plan& plan, const CallChecks& checks, const DispatchVari
     }
     reached_driver = true;
   }
-  if (reached_driver) plan.calls.fetch_add(1, std::memory_order_relaxed);
+  if (reached_driver) {
+    plan.shape->calls.add_one();
+    plan.shape->used.note(bucket);
+  }
   return KILN_OK;
 }
 
@@ -178,14 +181,15 @@ kiln_status call_op(kiln_plan* plan, int op_index, const void* args, void* strea
     dispatch = prepare_for_call(*plan, stream, status);
     if (dispatch == nullptr) return status;
   }
-  const DispatchVariant& variant = dispatch->variant(fields);
+  const size_t bucket = dispatch->bucket(fields);
+  const DispatchVariant& variant = dispatch->variant(bucket);
   if (checks.workspace_field() >= 0) {
     const int64_t needed = variant.workspace_bytes.value(fields);
     if (!workspace_holds(fields, checks.workspace_field(), needed)) [[unlikely]] {
       return refuse_workspace(checks, fields, needed);
     }
   }
-  return launch(*plan, checks, variant, fields, stream);
+  return launch(*plan, checks, variant, bucket, fields, stream);
 }
 
 kiln_status call_workspace(kiln_plan* plan, int op_index, const void* args,

@@ -1,6 +1,7 @@
 #include "runtime/call_checks.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -46,12 +47,19 @@ inline int64_t divide_up(int64_t value, int64_t divisor) noexcept {
 
 inline int64_t place_value(const Place& place, const int64_t* fields) noexcept {
   if (place.kind == Place::Kind::field) return fields[place.field];
+  if (place.kind == Place::Kind::constant) return place.constant;
   if (place.kind == Place::Kind::extent) return place.extent.value(fields);
   int64_t value = place.constant;
   for (const Place::Summand& summand : place.summands) {
     value = saturating_add(value, saturating_multiply(fields[summand.field], summand.factor));
   }
   return value;
+}
+
+// A division costs more than all else that is done to a number.
+int shift_of(int64_t divisor) {
+  const auto bits = static_cast<uint64_t>(divisor);
+  return divisor > 0 && std::has_single_bit(bits) ? std::countr_zero(bits) : -1;
 }
 
 uint64_t stated_bytes(const void* args) noexcept {
@@ -80,7 +88,9 @@ bool may_be_zero(const Op& op, const Sizes& fixed, const Field& field) {
 int64_t FieldExtent::value(const int64_t* fields) const noexcept {
   int64_t product = scale_;
   for (const Factor& factor : factors_) {
-    const int64_t divided = divide_up(fields[factor.field], factor.divisor);
+    const int64_t value = fields[factor.field];
+    const int64_t divided = factor.shift >= 0 && value > 0 ? ((value - 1) >> factor.shift) + 1
+                                                           : divide_up(value, factor.divisor);
     product = saturating_multiply(product, std::min(divided, factor.cap));
   }
   return saturating_add(product, offset_);
@@ -169,7 +179,10 @@ FieldExtent FieldResolver::compile(const Extent& extent, std::string_view what) 
             result.scale_, std::min(divide_up(place.constant, term.divisor), term.cap));
         break;
       case Place::Kind::field:
-        result.factors_.push_back({.field = place.field, .divisor = term.divisor, .cap = term.cap});
+        result.factors_.push_back({.field = place.field,
+                                   .shift = shift_of(term.divisor),
+                                   .divisor = term.divisor,
+                                   .cap = term.cap});
         break;
       case Place::Kind::sum:
       case Place::Kind::extent:
@@ -208,6 +221,8 @@ CallChecks::CallChecks(const Op& op, const Sizes& fixed) : op_(op), resolver_(op
                            .presence = arg.presence_in(fixed),
                            .misaligned_bits = static_cast<uint64_t>(arg.align_bytes) - 1,
                            .element_bytes = templates::dtype_bytes(arg.dtype)};
+        check.most_elements =
+            (kLargest - 1) / check.element_bytes;  // a sum that overflowed is more
         for (const std::string& dim : arg.dims) {
           check.dims.push_back(resolver_.find(dim));
           if (check.dims.back().kind != Place::Kind::unknown) continue;
@@ -237,6 +252,7 @@ CallChecks::CallChecks(const Op& op, const Sizes& fixed) : op_(op), resolver_(op
          "most; give it fewer dimensions, or extend the check",
          op.name, field_name(pointer.field), pointer.strides.size(), kMostStridesOfAnOutput);
   }
+  add_quick_checks();
   for (const templates::Requirement& requirement : op.requirements) {
     requirements_.push_back({.small = resolver_.compile(requirement.small, "requirement"),
                              .big = resolver_.compile(requirement.big, "requirement")});
@@ -312,14 +328,13 @@ bool CallChecks::writes_apart(const PointerCheck& check, const int64_t* fields) 
   return nest.outer == nullptr || fields[nest.outer->field] - nest.row >= nest.reach;
 }
 
-// Offsets in bytes are 64-bit numbers.
 bool CallChecks::is_addressable(const PointerCheck& check, const int64_t* fields) noexcept {
   int64_t elements = place_value(check.dims.back(), fields);
   for (const StrideCheck& stride : check.strides) {
     const int64_t last = std::max<int64_t>(place_value(stride.steps, fields) - 1, 0);
     elements = saturating_add(elements, saturating_multiply(last, fields[stride.field]));
   }
-  return elements <= kLargest / check.element_bytes;
+  return elements <= check.most_elements;
 }
 
 bool CallChecks::pointer_holds(const PointerCheck& check, const int64_t* fields) noexcept {
@@ -334,10 +349,76 @@ bool CallChecks::pointer_holds(const PointerCheck& check, const int64_t* fields)
          is_empty(check, fields);
 }
 
+inline int64_t CallChecks::Number::value(const int64_t* fields) const noexcept {
+  if (place != nullptr) [[unlikely]]
+    return place_value(*place, fields);
+  return *(field >= 0 ? fields + field : &constant);
+}
+
+CallChecks::Number CallChecks::number_of(const Place& place) {
+  if (place.kind == Place::Kind::field) return {.field = place.field};
+  if (place.kind == Place::Kind::constant) return {.constant = place.constant};
+  return {.place = &place};
+}
+
+void CallChecks::add_quick_checks() {
+  for (const PointerCheck& check : pointers_) {
+    QuickPointer quick{
+        .field = check.field,
+        .bad_bits = check.presence == Presence::absent ? ~uint64_t{0} : check.misaligned_bits,
+        .most_elements = check.most_elements,
+        .row = number_of(check.dims.back())};
+    for (const StrideCheck& stride : check.strides) {
+      const bool is_power = shift_of(stride.multiple) >= 0;
+      quick_strides_.push_back({.field = stride.field,
+                                .bad_bits = is_power ? stride.multiple - 1 : int64_t{-1},
+                                .steps = number_of(stride.steps)});
+    }
+    quick.strides_end = static_cast<int>(quick_strides_.size());
+    quick.nests = check.is_written && check.strides.size() > 1;
+    quick_pointers_.push_back(quick);
+  }
+}
+
+// True only where pointer_holds() is: of the usual call, whose tensors are there and well laid out.
+inline bool CallChecks::quickly_holds(const QuickPointer& check, const QuickStride* strides,
+                                      const QuickStride* end, const int64_t* fields) noexcept {
+  const auto pointer = static_cast<uint64_t>(fields[check.field]);
+  if (pointer == 0 || (pointer & check.bad_bits) != 0) return false;
+  const int64_t row = check.row.value(fields);
+  int64_t elements = row;
+  int64_t reach_of_last = 0;
+  int64_t last_stride = 0;
+  bool good = true;
+  for (; strides != end; ++strides) {
+    const int64_t steps = strides->steps.value(fields);
+    if (steps <= 1) continue;
+    const int64_t stride = fields[strides->field];
+    int64_t reach = 0;
+    good &= stride >= row && (stride & strides->bad_bits) == 0;
+    good &= !__builtin_mul_overflow(steps - 1, stride, &reach);
+    good &= !__builtin_add_overflow(elements, reach, &elements);
+    if (check.nests && last_stride != 0) {
+      const bool last_is_inner = last_stride < stride;
+      good &=
+          (last_is_inner ? stride : last_stride) - row >= (last_is_inner ? reach_of_last : reach);
+    }
+    last_stride = stride;
+    reach_of_last = reach;
+  }
+  return good && elements <= check.most_elements;
+}
+
 bool CallChecks::holds(const int64_t* fields) const noexcept {
   if (!sizes_hold(fields)) return false;
-  for (const PointerCheck& pointer : pointers_) {
-    if (!pointer_holds(pointer, fields)) return false;
+  const QuickStride* strides = quick_strides_.data();
+  for (size_t i = 0; i < quick_pointers_.size(); ++i) {
+    const QuickStride* end = quick_strides_.data() + quick_pointers_[i].strides_end;
+    if (!quickly_holds(quick_pointers_[i], strides, end, fields) &&
+        !pointer_holds(pointers_[i], fields)) {
+      return false;
+    }
+    strides = end;
   }
   for (const RequirementCheck& requirement : requirements_) {
     if (requirement.small.value(fields) > requirement.big.value(fields)) return false;

@@ -26,6 +26,7 @@ class FieldExtent {
   friend class FieldResolver;
   struct Factor {
     int field = 0;
+    int shift = -1;  // divisor is 1 << shift; -1: it is no power of two
     int64_t divisor = 1;
     int64_t cap = 0;
   };
@@ -69,6 +70,8 @@ class FieldResolver {
 class CallChecks {
  public:
   CallChecks(const templates::Op& op, const templates::Sizes& fixed);
+  CallChecks(const CallChecks&) = delete;  // rows point into others
+  CallChecks& operator=(const CallChecks&) = delete;
 
   // Views the caller's struct as fields. A shorter struct of an older header is copied to `storage`
   // and filled with zeros; nullptr when the struct's size is not acceptable.
@@ -111,8 +114,30 @@ class CallChecks {
     templates::Presence presence = templates::Presence::required;
     uint64_t misaligned_bits = 0;
     int64_t element_bytes = 1;
+    int64_t most_elements = 0;  // offsets in bytes are 64-bit numbers
     std::vector<StrideCheck> strides;
     std::vector<FieldResolver::Place> dims;
+  };
+  // The same in small flat rows, which the usual call walks and passes. What does not pass them is
+  // looked at by pointer_holds().
+  struct Number {
+    int field = -1;
+    int64_t constant = 0;                         // when there is no field
+    const FieldResolver::Place* place = nullptr;  // when it is neither
+    int64_t value(const int64_t* fields) const noexcept;
+  };
+  struct QuickStride {
+    int field = 0;
+    int64_t bad_bits = 0;  // that a multiple has not; -1: it is of no power of two
+    Number steps;
+  };
+  struct QuickPointer {
+    int field = 0;
+    int strides_end = 0;  // index into quick_strides_; they begin where the last one's end
+    bool nests = false;   // writes along two strides
+    uint64_t bad_bits = 0;
+    int64_t most_elements = 0;
+    Number row;
   };
   // Of two walked dimensions of an output the one with the larger stride, and the other, which has
   // to fit between two steps of it.
@@ -128,6 +153,10 @@ class CallChecks {
     FieldExtent big;
   };
 
+  void add_quick_checks();
+  static Number number_of(const FieldResolver::Place& place);
+  static bool quickly_holds(const QuickPointer& check, const QuickStride* strides,
+                            const QuickStride* end, const int64_t* fields) noexcept;
   static bool stride_holds(const StrideCheck& check, const int64_t* fields) noexcept;
   static Nesting nesting(const PointerCheck& check, const int64_t* fields) noexcept;
   static bool writes_apart(const PointerCheck& check, const int64_t* fields) noexcept;
@@ -145,7 +174,9 @@ class CallChecks {
   int least_fields_ = 0;  // a shorter struct lacks a field that cannot be zero
   int workspace_field_ = -1;
   std::vector<SizeCheck> sizes_;
-  std::vector<PointerCheck> pointers_;
+  std::vector<PointerCheck> pointers_;        // does not change once the rows below point into it
+  std::vector<QuickPointer> quick_pointers_;  // as pointers_
+  std::vector<QuickStride> quick_strides_;
   std::vector<RequirementCheck> requirements_;
 };
 

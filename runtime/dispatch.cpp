@@ -34,8 +34,8 @@ int64_t BucketAxis::last_of(size_t i) const {
 }
 
 Dispatch::Dispatch(const CallChecks& checks, std::vector<DispatchVariant> variants,
-                   std::vector<uint32_t> pick)
-    : pick_(std::move(pick)), variants_(std::move(variants)) {
+                   std::vector<uint32_t> pick, std::vector<std::optional<FieldExtent>> coming)
+    : pick_(std::move(pick)), variants_(std::move(variants)), coming_(std::move(coming)) {
   size_t combinations = 1;
   for (const templates::Bucket& bucket : checks.op().buckets) {
     const FieldResolver::Place place = checks.resolver().find(bucket.symbol);
@@ -47,6 +47,7 @@ Dispatch::Dispatch(const CallChecks& checks, std::vector<DispatchVariant> varian
     combinations *= axes_.back().count();
   }
   const bool complete = pick_.size() == combinations &&
+                        (coming_.empty() || coming_.size() == combinations) &&
                         std::all_of(pick_.begin(), pick_.end(),
                                     [&](uint32_t index) { return index < variants_.size(); });
   if (!complete) fail(Status::internal, "{}: the dispatch table is not complete", checks.op().name);
@@ -73,8 +74,10 @@ int64_t Dispatch::workspace_bytes(const int64_t* fields, int field_count) const 
       reachable = reachable && bucket <= axis.index(size);
       smaller[static_cast<size_t>(axis.field())] = std::min(size, axis.last_of(bucket));
     }
-    if (reachable) {
-      most = std::max(most, variants_[pick_[combination]].workspace_bytes.value(smaller.data()));
+    if (!reachable) continue;
+    most = std::max(most, variants_[pick_[combination]].workspace_bytes.value(smaller.data()));
+    if (!coming_.empty() && coming_[combination]) {
+      most = std::max(most, coming_[combination]->value(smaller.data()));
     }
   }
   return most;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "runtime/call_checks.h"
@@ -50,26 +51,30 @@ class BucketAxis {
 class Dispatch {
  public:
   // pick: for every bucket in the order of templates::all_buckets an index into variants;
-  // variants[0] is the default.
+  // variants[0] is the default. coming: the workspace of the config that a bucket will take soon,
+  // where there is one; as many as buckets, or none at all.
   Dispatch(const CallChecks& checks, std::vector<DispatchVariant> variants,
-           std::vector<uint32_t> pick);
+           std::vector<uint32_t> pick, std::vector<std::optional<FieldExtent>> coming = {});
 
-  const DispatchVariant& variant(const int64_t* fields) const noexcept {
+  // The index of a call's bucket, in the order of templates::all_buckets.
+  size_t bucket(const int64_t* fields) const noexcept {
     size_t index = 0;
     for (const BucketAxis& axis : axes_) {
       index = index * axis.count() + axis.index(fields[axis.field()]);
     }
-    return variants_[pick_[index]];
+    return index;
   }
+  const DispatchVariant& variant(size_t bucket) const noexcept { return variants_[pick_[bucket]]; }
 
-  // Enough for every call whose sizes do not exceed these: a smaller call may take a config that
-  // wants more.
+  // Enough for every call whose sizes do not exceed these, now and with what is coming: a smaller
+  // call may take a config that wants more.
   int64_t workspace_bytes(const int64_t* fields, int field_count) const;
 
  private:
   std::vector<BucketAxis> axes_;
   std::vector<uint32_t> pick_;
   std::vector<DispatchVariant> variants_;
+  std::vector<std::optional<FieldExtent>> coming_;
 };
 
 }  // namespace kiln::runtime

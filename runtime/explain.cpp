@@ -142,17 +142,22 @@ Json Session::explain_unprepared(ServedShape& shape, size_t bucket) {
   }
   const bool is_served = shape.dispatch.load(std::memory_order_acquire) != nullptr;
   bool is_sealed = false;
+  bool is_coming = false;
   {
     const std::lock_guard lock(mutex_);
     is_sealed = state_ == State::sealed;
+    is_coming = background_ != nullptr && !background_->is_finished() &&
+                bucket < shape.coming.size() && shape.coming[bucket];
   }
   Json would_take;
   if ((is_served || is_sealed) && choice.kind != cache::DecisionKind::fallback) {
     would_take = explain_choice(shape, choice, variant);
     choice = default_instead_of(
         choice, shape.op, shape.fixed,
-        is_served ? "no prepare has included these sizes, so calls take the default"
-                  : "the session was sealed before this shape was prepared, so calls are refused");
+        is_coming ? "its kernels are being prepared in the background, so calls take the default"
+        : is_served
+            ? "no prepare has included these sizes, so calls take the default"
+            : "the session was sealed before this shape was prepared, so calls are refused");
     variant = describe_variant(shape, choice.config, plans);
   }
   Json entry = explain_choice(shape, choice, variant);

@@ -17,17 +17,12 @@ std::atomic<uint32_t> fork_count{0};
 
 namespace {
 
-struct SessionPlans {
-  kiln_plan* first = nullptr;
-  uint64_t retired_calls = 0;  // of plans that are closed
-};
-
 // Never destroyed: handles stay valid to ask about while the process exits.
 struct Registry {
   std::mutex mutex;
   std::vector<std::unique_ptr<kiln_session>> sessions;
   std::vector<std::unique_ptr<kiln_plan>> plans;
-  std::unordered_map<const Session*, SessionPlans> open_plans;  // of sessions that are open
+  std::unordered_map<const Session*, kiln_plan*> open_plans;  // first of each open session
 };
 
 Registry& registry() {
@@ -70,12 +65,12 @@ kiln_session* register_session(std::unique_ptr<Session> session) {
 kiln_plan* register_plan(std::unique_ptr<kiln_plan> plan) {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
-  SessionPlans& siblings = all.open_plans[plan->session];
+  kiln_plan*& first = all.open_plans[plan->session];
   all.plans.push_back(std::move(plan));
   kiln_plan* added = all.plans.back().get();
-  added->next = siblings.first;
-  if (siblings.first != nullptr) siblings.first->previous = added;
-  siblings.first = added;
+  added->next = first;
+  if (first != nullptr) first->previous = added;
+  first = added;
   return added;
 }
 
@@ -83,9 +78,8 @@ void retire_plan(kiln_plan* plan) {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   if (!plan->open.exchange(false, std::memory_order_acq_rel)) fail_closed(*plan);
-  SessionPlans& siblings = all.open_plans.at(plan->session);
-  siblings.retired_calls += plan->calls.load(std::memory_order_relaxed);
-  (plan->previous != nullptr ? plan->previous->next : siblings.first) = plan->next;
+  kiln_plan*& first = all.open_plans.at(plan->session);
+  (plan->previous != nullptr ? plan->previous->next : first) = plan->next;
   if (plan->next != nullptr) plan->next->previous = plan->previous;
   plan->previous = nullptr;
   plan->next = nullptr;
@@ -96,22 +90,10 @@ void mark_plans_closed(const Session* session) {
   const std::lock_guard lock(all.mutex);
   const auto found = all.open_plans.find(session);
   if (found == all.open_plans.end()) return;
-  for (kiln_plan* plan = found->second.first; plan != nullptr; plan = plan->next) {
+  for (kiln_plan* plan = found->second; plan != nullptr; plan = plan->next) {
     plan->open.store(false, std::memory_order_release);
   }
   all.open_plans.erase(found);
-}
-
-uint64_t plan_calls(const Session* session) {
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.open_plans.find(session);
-  if (found == all.open_plans.end()) return 0;
-  uint64_t calls = found->second.retired_calls;
-  for (const kiln_plan* plan = found->second.first; plan != nullptr; plan = plan->next) {
-    calls += plan->calls.load(std::memory_order_relaxed);
-  }
-  return calls;
 }
 
 Session& require_session(kiln_session* session) {

@@ -30,8 +30,6 @@ struct kiln_plan {
   kiln::runtime::Session* session = nullptr;
   kiln_plan* previous = nullptr;  // in the chain of its session's open plans; under the registry's
   kiln_plan* next = nullptr;      // mutex
-  alignas(64) std::atomic<uint64_t> calls{
-      0};  // its own cache line: every call of every thread counts here
 };
 
 namespace kiln::runtime {
@@ -41,8 +39,6 @@ kiln_session* register_session(std::unique_ptr<Session> session);
 kiln_plan* register_plan(std::unique_ptr<kiln_plan> plan);
 void retire_plan(kiln_plan* plan);  // fails with closed when it has been closed before
 void mark_plans_closed(const Session* session);
-// Calls that reached the driver, of all plans that the session ever had.
-uint64_t plan_calls(const Session* session);
 
 // The session behind a handle that is open and of this process; fails with invalid_argument, forked
 // or closed.

@@ -30,24 +30,30 @@ cache::PlanRecord plan_record(const templates::Op& op, const templates::Sizes& f
   record.arch = arch;
   record.reduction_signature = launches.reduction_signature;
 
-  HashRecord id;
-  id.field("op", record.op)
-      .field("op_version", record.op_version)
-      .field("shape", record.shape)
-      .field("config", record.config)
-      .field("arch", record.arch);
   for (size_t i = 0; i < binaries.size(); ++i) {
     const templates::KernelLaunch& launch = launches.kernels[i];
     record.kernels.push_back({.binary = binaries[i],
                               .entry = launch.entry,
                               .threads = launch.threads,
                               .dynamic_smem_bytes = launch.dynamic_smem_bytes});
-    id.field("binary", binaries[i].hex())
-        .field("threads", launch.threads)
-        .field("dynamic_smem_bytes", launch.dynamic_smem_bytes);
   }
-  record.id = id.hash();
+  record.id = plan_id(record);
   return record;
+}
+
+Hash128 plan_id(const cache::PlanRecord& record) {
+  HashRecord id;
+  id.field("op", record.op)
+      .field("op_version", record.op_version)
+      .field("shape", record.shape)
+      .field("config", record.config)
+      .field("arch", record.arch);
+  for (const cache::PlanRecord::Kernel& kernel : record.kernels) {
+    id.field("binary", kernel.binary.hex())
+        .field("threads", kernel.threads)
+        .field("dynamic_smem_bytes", kernel.dynamic_smem_bytes);
+  }
+  return id.hash();
 }
 
 const cache::PlanRecord& TodaysPlans::plan(const templates::Op& op, const templates::Sizes& fixed,

@@ -24,6 +24,9 @@ cache::PlanRecord plan_record(const templates::Op& op, const templates::Sizes& f
                               const templates::LaunchPlan& launches,
                               std::span<const Hash128> binaries);
 
+// What the id of a plan has to be by its other fields.
+Hash128 plan_id(const cache::PlanRecord& record);
+
 // Plans as today's source makes them for an arch, launched as is planned for `gpu`. Each is made
 // once, because its keys hash all the source of its kernels. For one thread.
 class TodaysPlans {

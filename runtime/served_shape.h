@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/call_checks.h"
+#include "runtime/call_counts.h"
 #include "runtime/choice.h"
 #include "runtime/dispatch.h"
 #include "runtime/workshop.h"
@@ -39,6 +40,7 @@ struct ServedShape {
         checks(op, fixed),
         device(&on),
         bucket_sizes(templates::all_buckets(op)),
+        used(bucket_sizes.size()),
         buckets(bucket_sizes.size()) {}
 
   const templates::Op& op;
@@ -51,9 +53,13 @@ struct ServedShape {
 
   std::atomic<const Dispatch*> dispatch{nullptr};  // set once a call can be served
 
+  StripedCounter calls;  // that reached the driver
+  UsedBuckets used;      // as bucket_sizes
+
   // The rest belongs to the session's mutex.
   std::vector<ServedVariant> variants;               // [0] is the default config
   std::vector<std::optional<ServedBucket>> buckets;  // as bucket_sizes; empty: not asked for yet
+  std::vector<std::optional<FieldExtent>> coming;    // workspaces, as Dispatch has them
   std::vector<std::unique_ptr<const Dispatch>>
       dispatches;  // older ones stay: a call may be reading one
 };

@@ -29,6 +29,7 @@ cache::StoreOptions store_options(const SessionOptions& options) {
   cache::StoreOptions result;
   result.path = options.store;
   result.pack = options.pack;
+  result.mode = options.store_mode;
   return result;
 }
 
@@ -37,6 +38,11 @@ std::string store_text(const cache::StoreInfo& info) {
   std::string packs;
   for (const std::string& pack : info.packs) packs += ", pack " + pack;
   return info.path + mode + packs;
+}
+
+[[noreturn]] void fail_preparing(std::string_view what) {
+  fail(Status::bad_state,
+       "{}: kernels of this session are being prepared; call it when that has returned", what);
 }
 
 Json parse_shape_text(std::string_view shape) {
@@ -94,6 +100,23 @@ class Session::Preparation {
       : session_(session), todays_plans_(session.device_->info().gpu) {
     for (const WorkloadItem& item : items) add(item);
     collect_needs();
+  }
+
+  int kernel_count() const { return static_cast<int>(needs_.size()); }
+
+  // Calls keep what they use until run(); what they will need of workspace then is answered now.
+  void announce() {
+    const std::lock_guard lock(session_.mutex_);
+    for (const ShapeWork& work : shapes_) {
+      ServedShape& shape = *work.shape;
+      shape.coming.resize(shape.bucket_sizes.size());
+      for (const BucketWork& bucket : work.buckets) {
+        const ServedVariant& variant = work.variants.at(bucket.choice.config).variant;
+        shape.coming[bucket.bucket] =
+            shape.checks.resolver().compile(variant.launches.workspace_bytes, "workspace");
+      }
+      if (shape.dispatch.load(std::memory_order_acquire) != nullptr) session_.publish(shape);
+    }
   }
 
   void run(const Progress& progress) {
@@ -341,7 +364,7 @@ Session::Session(const SessionOptions& options)
       device_(Device::open(options.device)),
       memory_(std::make_unique<SessionMemory>(*device_)),
       store_(cache::Store::open(store_options(options))),
-      workshop_(std::make_unique<Workshop>(*device_, *store_, log_, counters_)) {
+      workshop_(std::make_unique<Workshop>(*device_, *store_, log_, counters_, options.compiles)) {
   const DeviceInfo& info = device_->info();
   const cache::StoreInfo store = store_->info();
   log_.line(KILN_LOG_INFO, "{} is {} ({}), {}; store {}: {} decisions, {} binaries", info.id,
@@ -401,8 +424,8 @@ void Session::publish(ServedShape& shape) {
   }
   std::vector<uint32_t> pick;
   for (const auto& bucket : shape.buckets) pick.push_back(bucket ? bucket->variant : 0);
-  shape.dispatches.push_back(
-      std::make_unique<const Dispatch>(shape.checks, std::move(variants), std::move(pick)));
+  shape.dispatches.push_back(std::make_unique<const Dispatch>(shape.checks, std::move(variants),
+                                                              std::move(pick), shape.coming));
   shape.dispatch.store(shape.dispatches.back().get(), std::memory_order_release);
 }
 
@@ -413,6 +436,89 @@ void Session::make_ready(const std::vector<WorkloadItem>& items, const Progress&
 void Session::prepare(std::string_view workload, const Progress& progress) {
   const PrepareScope scope(*this, Status::bad_state, "kiln_prepare");
   make_ready(parse_workload(workload), progress);
+}
+
+void Session::start_preparing(std::string_view workload, const Progress& progress) {
+  constexpr std::string_view kName = "kiln_prepare_start";
+  const PrepareScope scope(*this, Status::bad_state, kName);
+  const std::vector<WorkloadItem> items = parse_workload(workload);
+  const auto background = std::make_shared<Background>();
+  std::shared_ptr<Background> before;  // its thread is waited for when no lock is held
+  {
+    const std::lock_guard lock(mutex_);
+    if (background_ != nullptr && !background_->is_finished()) {
+      fail(Status::bad_state,
+           "{}: kernels are being prepared in the background already; call it when "
+           "kiln_prepare_wait has said how that ended",
+           kName);
+    }
+    before = std::exchange(background_, background);
+  }
+  try {
+    std::vector<WorkloadItem> defaults = items;
+    for (WorkloadItem& item : defaults) item.buckets.clear();
+    make_ready(defaults, nullptr);
+    // One of each shape, so that each serves as soon as its kernels are there.
+    auto rest = std::make_shared<std::vector<std::unique_ptr<Preparation>>>();
+    for (const WorkloadItem& item : items) {
+      rest->push_back(std::make_unique<Preparation>(*this, std::vector{item}));
+      rest->back()->announce();
+    }
+    background->start(
+        [this, rest, progress, work = background.get()] { prepare_rest(*rest, *work, progress); });
+  } catch (...) {
+    background->fail_at_start(std::current_exception());
+    const std::lock_guard lock(mutex_);
+    background_.reset();
+    throw;
+  }
+}
+
+void Session::prepare_rest(const std::vector<std::unique_ptr<Preparation>>& rest,
+                           Background& background, const Progress& progress) {
+  const PrepareScope scope(*this, Status::bad_state, "kiln_prepare_start");
+  int total = 0;
+  for (const auto& preparation : rest) total += preparation->kernel_count();
+  background.note_progress(0, total);
+  int before = 0;
+  for (const auto& preparation : rest) {
+    const auto tell = [&](int done, int, const std::string& what) {
+      background.note_progress(before + done, total);
+      if (background.is_stopping()) return false;
+      const bool is_end_of_shape = what.empty() && before + done < total;
+      return !progress || is_end_of_shape || progress(before + done, total, what);
+    };
+    if (!tell(0, total, "")) {
+      fail(
+          Status::interrupted,
+          "kiln_prepare_start: stopped by its progress callback or by kiln_close; {} of {} kernels "
+          "are ready",
+          before, total);
+    }
+    preparation->run(tell);
+    before += preparation->kernel_count();
+  }
+}
+
+void Session::wait_for_preparing(std::chrono::milliseconds timeout) {
+  std::shared_ptr<Background> background;
+  {
+    const std::lock_guard lock(mutex_);
+    require_outside_prepare("kiln_prepare_wait");
+    background = background_;
+  }
+  if (background == nullptr) {
+    fail(Status::bad_state,
+         "kiln_prepare_wait: no background preparation was started; call kiln_prepare_start first");
+  }
+  const Background::Progress progress = background->wait(timeout);
+  if (!progress.finished) {
+    fail(Status::not_prepared,
+         "kiln_prepare_wait: {} of {} kernels are ready; calls take the default configs until the "
+         "rest is, so wait longer or go on",
+         progress.done, progress.total);
+  }
+  if (progress.error) std::rethrow_exception(progress.error);
 }
 
 void Session::prepare_shape(ServedShape& shape) {
@@ -428,16 +534,37 @@ void Session::seal() {
   state_ = State::sealed;
 }
 
-void Session::require_idle(std::string_view what) const {
-  const std::lock_guard lock(mutex_);
-  require_none_preparing(what);
+void Session::end_preparing(std::string_view what) {
+  std::shared_ptr<Background> background;
+  {
+    const std::lock_guard lock(mutex_);
+    require_outside_prepare(what);
+    background = background_;
+    const bool is_alone = std::all_of(preparing_.begin(), preparing_.end(), [&](auto thread) {
+      return background != nullptr && thread == background->thread_id();
+    });
+    if (!is_alone) fail_preparing(what);
+  }
+  if (background != nullptr) background->stop();
+}
+
+void Session::require_outside_prepare(std::string_view what) const {
+  if (preparing_.contains(std::this_thread::get_id())) {
+    fail(Status::bad_state,
+         "{}: this thread is inside a prepare of the same session (a progress or log callback); "
+         "call it when that prepare has returned",
+         what);
+  }
 }
 
 void Session::require_none_preparing(std::string_view what) const {
-  if (!preparing_.empty()) {
+  if (background_ != nullptr && !background_->is_finished()) {
     fail(Status::bad_state,
-         "{}: kernels of this session are being prepared; call it when that has returned", what);
+         "{}: kernels of this session are being prepared in the background; call it when "
+         "kiln_prepare_wait has said how that ended",
+         what);
   }
+  if (!preparing_.empty()) fail_preparing(what);
 }
 
 kiln_plan* Session::create_plan(std::string_view op_name, std::string_view shape_text) {
@@ -473,8 +600,35 @@ kiln_stats Session::stats() const {
   stats.decision_hits = counters_.decision_hits;
   stats.decision_defaults = counters_.decision_defaults;
   stats.kernels_loaded = workshop_->kernels().size();
-  stats.calls = plan_calls(this);
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, shape] : shapes_) stats.calls += shape->calls.sum();
   return stats;
+}
+
+std::vector<WorkloadItem> Session::used() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<WorkloadItem> items;
+  for (const auto& [key, shape] : shapes_) {
+    WorkloadItem item{.op = &shape->op, .fixed = shape->fixed, .buckets = {}};
+    for (size_t i = 0; i < shape->used.count(); ++i) {
+      if (shape->used.has(i)) item.buckets.push_back(shape->bucket_sizes[i]);
+    }
+    if (!item.buckets.empty()) items.push_back(std::move(item));
+  }
+  return items;
+}
+
+void Session::note_use() {
+  std::vector<cache::Problem> problems;
+  for (const WorkloadItem& item : used()) {
+    for (const Sizes& bucket : item.buckets) {
+      problems.push_back(problem_of(*item.op, item.fixed, bucket));
+    }
+  }
+  if (problems.empty()) return;
+  const Gpu& gpu = device_->info().gpu;
+  store_->put_used_sizes(problems, gpu_class_key(gpu), gpu.slug);
+  workshop_->log_store_warnings();
 }
 
 Digests Session::digests() const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -20,6 +21,7 @@
 #include "cache/store.h"
 #include "jit/base/json.h"
 #include "runtime/abi/kiln.h"
+#include "runtime/background.h"
 #include "runtime/device.h"
 #include "runtime/limits.h"
 #include "runtime/log.h"
@@ -35,6 +37,8 @@ struct SessionOptions {
   std::string device = "cuda:0";
   std::string store;  // "": as in cache::StoreOptions
   std::string pack;
+  cache::StoreOptions::Mode store_mode = cache::StoreOptions::Mode::read_write;
+  Compiles compiles = Compiles::allowed;
   Log log;
   RunTiming timing;  // of every prepare
 };
@@ -52,8 +56,13 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   void prepare(std::string_view workload, const Progress& progress);
+  // Makes the defaults ready, and the rest on a thread of its own, which calls `progress`.
+  void start_preparing(std::string_view workload, const Progress& progress);
+  void wait_for_preparing(std::chrono::milliseconds timeout);  // not_prepared: it goes on
   void seal();
-  void require_idle(std::string_view what) const;  // fails with bad_state while a prepare runs
+  // For closing: fails with bad_state while a prepare runs, but for one in the background, which it
+  // ends.
+  void end_preparing(std::string_view what);
 
   kiln_plan* create_plan(std::string_view op, std::string_view shape);
   void prepare_shape(ServedShape& shape);  // for the first call of an unprepared plan
@@ -62,6 +71,8 @@ class Session {
   Json explain(std::string_view op, std::string_view shape, const char* sizes);
   kiln_stats stats() const;
   Digests digests() const;
+  std::vector<WorkloadItem> used() const;  // the buckets whose calls reached the driver so far
+  void note_use();                         // in the store, once, when the session closes
 
   Device& device() { return *device_; }
   SessionMemory& memory() { return *memory_; }
@@ -72,9 +83,12 @@ class Session {
   class Preparation;
 
   ServedShape& served_shape(const templates::Op& op, const templates::Sizes& fixed);
-  void require_none_preparing(std::string_view what) const;  // under the mutex
+  void require_none_preparing(std::string_view what) const;   // under the mutex
+  void require_outside_prepare(std::string_view what) const;  // likewise
   void require_arch(const templates::Op& op) const;
   void make_ready(const std::vector<WorkloadItem>& items, const Progress& progress);
+  void prepare_rest(const std::vector<std::unique_ptr<Preparation>>& rest, Background& background,
+                    const Progress& progress);
   void publish(ServedShape& shape);  // under the mutex
   ServedVariant describe_variant(const ServedShape& shape, const templates::Config& config,
                                  TodaysPlans& plans) const;
@@ -95,6 +109,7 @@ class Session {
   std::set<std::thread::id> preparing_;  // threads inside a prepare
   std::map<std::pair<int, templates::Sizes>, std::unique_ptr<ServedShape>> shapes_;
   std::set<std::string> reasons_logged_;
+  std::shared_ptr<Background> background_;  // the newest; last, as its thread uses all of the above
 };
 
 }  // namespace kiln::runtime

@@ -167,6 +167,25 @@ void add_entry(Builder& builder, const Json& entry, size_t position, int tensor_
   for (const Sizes& fixed : model_shapes(op, tensor_parallel)) builder.add(op, fixed, buckets);
 }
 
+// The buckets as ranges from the first to the last one: those that follow one another along the
+// last axis are one range.
+std::vector<std::pair<Sizes, Sizes>> runs_of(const Op& op, const std::vector<Sizes>& buckets) {
+  std::vector<std::pair<Sizes, Sizes>> runs;
+  const std::vector<Sizes> all = templates::all_buckets(op);
+  const size_t row = op.buckets.empty() ? 1 : op.buckets.back().edges.size();
+  bool goes_on = false;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const bool is_used = std::find(buckets.begin(), buckets.end(), all[i]) != buckets.end();
+    if (is_used && goes_on && i % row != 0) {
+      runs.back().second = all[i];
+    } else if (is_used) {
+      runs.emplace_back(all[i], all[i]);
+    }
+    goes_on = is_used;
+  }
+  return runs;
+}
+
 }  // namespace
 
 std::vector<WorkloadItem> parse_workload(std::string_view text) {
@@ -191,6 +210,21 @@ std::vector<WorkloadItem> parse_workload(std::string_view text) {
   if (!ops->is_array()) refuse("\"ops\" must be an array; it is {}", ops->dump());
   for (size_t i = 0; i < ops->size(); ++i) add_entry(builder, (*ops)[i], i, tensor_parallel);
   return builder.take();
+}
+
+Json workload_json(const std::vector<WorkloadItem>& items) {
+  Json entries = Json::array();
+  for (const WorkloadItem& item : items) {
+    const Op& op = *item.op;
+    for (const auto& [first, last] : runs_of(op, item.buckets)) {
+      Json entry = {{"op", op.name}, {"shape", templates::shape_json(op, item.fixed)}};
+      for (const Bucket& axis : op.buckets) {
+        entry["sizes"][op.find_size(axis.symbol)->field] = {first[axis.symbol], last[axis.symbol]};
+      }
+      entries.push_back(std::move(entry));
+    }
+  }
+  return {{"ops", std::move(entries)}};
 }
 
 }  // namespace kiln::runtime

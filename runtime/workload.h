@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "jit/base/json.h"
 #include "templates/op.h"
 
 namespace kiln::runtime {
@@ -17,6 +18,9 @@ struct WorkloadItem {
 };
 
 inline constexpr int kDefaultTensorParallel = 2;
+
+// What parse_workload() reads as these items: neighbouring buckets are one range.
+Json workload_json(const std::vector<WorkloadItem>& items);
 
 // text: "" for all ops with the model's shapes. Items are distinct in (op, fixed).
 std::vector<WorkloadItem> parse_workload(std::string_view text);

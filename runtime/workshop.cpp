@@ -21,11 +21,13 @@ bool is_about_this_kernel(Status status) {
 
 }  // namespace
 
-Workshop::Workshop(Device& device, cache::Store& store, const Log& log, Counters& counters)
+Workshop::Workshop(Device& device, cache::Store& store, const Log& log, Counters& counters,
+                   Compiles compiles)
     : device_(device),
       store_(store),
       log_(log),
       counters_(counters),
+      compiles_(compiles),
       arch_(device.info().gpu.arch()) {}
 
 std::shared_ptr<jit::Compiler> Workshop::compiler() {
@@ -93,7 +95,7 @@ void KernelRun::submit_compiles() {
   for (const size_t index : mine_) {
     if (!found_.contains(index)) wanted.insert(needs_[index].key.binary);
   }
-  if (wanted.empty()) return;
+  if (wanted.empty() || workshop_.compiles() == Compiles::refused) return;
 
   std::shared_ptr<jit::Compiler> compiler;
   try {
@@ -191,6 +193,13 @@ void KernelRun::take_the_rest() {
 }
 
 jit::Binary KernelRun::compile_now(const KernelNeed& need) {
+  if (workshop_.compiles() == Compiles::refused) {
+    fail(Status::not_prepared,
+         "{}: the store {} does not hold its kernel in a form that serves here, and this session "
+         "was opened with options.compiles \"refused\"; fill the store with `kiln build`, or open "
+         "without it",
+         need.what, workshop_.store_.info().path);
+  }
   std::shared_ptr<jit::Compiler> compiler;
   try {
     compiler = workshop_.compiler();
@@ -228,12 +237,11 @@ ReadyKernel KernelRun::load(const KernelNeed& need, const jit::Binary& binary, O
     const LoadedKernel kernel =
         workshop_.device_.load(image, need.key.threads, need.key.dynamic_smem_bytes);
     workshop_.device_.describe(kernel, need.subject);
-    return ReadyKernel{
-        .kernel = kernel,
-        .resources = image.resources,
-        .arch = image.arch,
-        .nvrtc_version = image.nvrtc_version,
-        .origin = from};
+    return ReadyKernel{.kernel = kernel,
+                       .resources = image.resources,
+                       .arch = image.arch,
+                       .nvrtc_version = image.nvrtc_version,
+                       .origin = from};
   };
   try {
     return load_as(binary, origin);

@@ -40,6 +40,8 @@ struct Counters {
 
 enum class Necessity { required, dispensable };  // dispensable: a default kernel can stand in
 
+enum class Compiles { allowed, refused };  // refused: what the store lacks is an error
+
 struct KernelNeed {
   KernelKey key;
   jit::KernelSource source;
@@ -54,9 +56,11 @@ struct KernelNeed {
 
 class Workshop {
  public:
-  Workshop(Device& device, cache::Store& store, const Log& log, Counters& counters);
+  Workshop(Device& device, cache::Store& store, const Log& log, Counters& counters,
+           Compiles compiles = Compiles::allowed);
 
   std::shared_ptr<jit::Compiler> compiler();  // fails with no_compiler
+  Compiles compiles() const { return compiles_; }
   const KernelCache& kernels() const { return kernels_; }
   const std::string& arch() const { return arch_; }
   Device& device() { return device_; }
@@ -71,6 +75,7 @@ class Workshop {
   cache::Store& store_;
   const Log& log_;
   Counters& counters_;
+  const Compiles compiles_;
   const std::string arch_;
   KernelCache kernels_;
   std::mutex mutex_;

@@ -31,8 +31,8 @@ class Stopwatch {
 
   Stopwatch(DeviceTools& tools, const templates::Kit& kit, templates::Case c);
 
-  // Runs a plan and times one call of it, once per key. Fails with the driver's words when it cannot
-  // be launched or faults.
+  // Runs a plan and times one call of it, once per key. Fails with the driver's words when it
+  // cannot be launched or faults.
   void glance(const std::string& key, const RunnablePlan& plan);
   void forget_all_but(const std::vector<std::string>& keys);
 

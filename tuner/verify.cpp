@@ -62,16 +62,25 @@ Proof proof_of(cache::Store& store, Binaries& binaries, const cache::Decision& d
     const templates::KernelLaunch& launch = launches.kernels[i];
     const jit::KernelSource source = templates::kernel_source(op, launch);
     const jit::CompileOptions options = templates::compile_options(launch);
+    const bool is_served = gpu.arch() == record->arch;
     try {
       proof.served.push_back(binaries.get(source, record->arch, options));
     } catch (const Error& error) {
-      fail(error.status(),
-           "the store does not hold the binary {} of this decision in a form that may run, and it "
-           "cannot be compiled: {}",
-           record->kernels[i].binary.hex(), error.what());
+      // Without a compiler the image that came from elsewhere is what is to be proven: it runs in
+      // the worker, and is kept as trusted when it passes.
+      std::optional<jit::Binary> foreign;
+      if (error.status() == Status::no_compiler && is_served) {
+        foreign = store.find_binary(record->kernels[i].binary, cache::Trust::any);
+      }
+      if (!foreign) {
+        fail(error.status(),
+             "the store does not hold the binary {} of this decision in a form that may run, and "
+             "it cannot be compiled: {}",
+             record->kernels[i].binary.hex(), error.what());
+      }
+      proof.served.push_back(std::make_shared<const jit::Binary>(std::move(*foreign)));
     }
     // The simulator runs PTX of the same source instead of the card's machine code.
-    const bool is_served = gpu.arch() == record->arch;
     proof.work.binaries.push_back(is_served ? proof.served.back()
                                             : binaries.get(source, gpu.arch(), options));
     proof.work.smem_bytes.push_back(launch.dynamic_smem_bytes);
@@ -79,7 +88,8 @@ Proof proof_of(cache::Store& store, Binaries& binaries, const cache::Decision& d
   return proof;
 }
 
-// What was compiled for the proof serves sessions from now on.
+// What was compiled for the proof, or came from elsewhere and passed it, serves sessions from now
+// on.
 void keep_proven(cache::Store& store, Binaries& binaries, const Proof& proof) {
   for (const BinaryPtr& binary : proof.served) {
     if (!store.has_binary(binary->key)) binaries.keep(binary);

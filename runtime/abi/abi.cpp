@@ -1,11 +1,15 @@
 // The functions of kiln.h: each checks its handles and pointers, does one thing of Session, and
 // turns what fails into a status.
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <initializer_list>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "jit/base/error.h"
 #include "jit/base/hash.h"
@@ -55,9 +59,10 @@ kiln_options read_options(const kiln_options* options) {
          size, sizeof known);
   }
   // An older header ends with one of these fields; half a pointer is never meant.
-  constexpr size_t kEnds[] = {offsetof(kiln_options, device),   offsetof(kiln_options, store),
-                              offsetof(kiln_options, pack),     offsetof(kiln_options, log),
-                              offsetof(kiln_options, log_user), offsetof(kiln_options, log_level)};
+  constexpr size_t kEnds[] = {offsetof(kiln_options, device),     offsetof(kiln_options, store),
+                              offsetof(kiln_options, pack),       offsetof(kiln_options, log),
+                              offsetof(kiln_options, log_user),   offsetof(kiln_options, log_level),
+                              offsetof(kiln_options, store_mode), offsetof(kiln_options, compiles)};
   if (size < sizeof known &&
       std::find(std::begin(kEnds), std::end(kEnds), size) == std::end(kEnds)) {
     fail(Status::invalid_argument,
@@ -76,6 +81,20 @@ kiln_options read_options(const kiln_options* options) {
          level);
   }
   return known;
+}
+
+// The value of an option that is given by name; the first one when it is not given.
+template <typename Value>
+Value choice_of(const char* text, const char* option,
+                std::initializer_list<std::pair<const char*, Value>> values) {
+  if (text == nullptr) return values.begin()->second;
+  std::vector<std::string> names;
+  for (const auto& [name, value] : values) {
+    if (std::string_view(text) == name) return value;
+    names.push_back(kiln::in_quotes(name));
+  }
+  fail(Status::invalid_argument, "kiln_open: options->{} is {}; it must be {}, or NULL for {}",
+       option, kiln::in_quotes(text), fmt::join(names, " or "), names.front());
 }
 
 // Gives a result struct to a caller whose header may be older or newer; the caller's size stays.
@@ -206,6 +225,14 @@ kiln_status kiln_open(const kiln_options* options, kiln_session** session) {
     if (known.device != nullptr) wanted.device = known.device;
     wanted.store = text_or_empty(known.store);
     wanted.pack = text_or_empty(known.pack);
+    wanted.store_mode = choice_of<kiln::cache::StoreOptions::Mode>(
+        known.store_mode, "store_mode",
+        {{"read-write", kiln::cache::StoreOptions::Mode::read_write},
+         {"read-only", kiln::cache::StoreOptions::Mode::read_only}});
+    wanted.compiles =
+        choice_of<kiln::runtime::Compiles>(known.compiles, "compiles",
+                                           {{"allowed", kiln::runtime::Compiles::allowed},
+                                            {"refused", kiln::runtime::Compiles::refused}});
     wanted.log = kiln::runtime::Log(known.log, known.log_user, known.log_level);
     *session = kiln::runtime::register_session(std::make_unique<Session>(wanted));
   });
@@ -215,10 +242,11 @@ kiln_status kiln_close(kiln_session* session) {
   if (session == nullptr) return KILN_OK;
   return guarded([&] {
     Session& open = kiln::runtime::require_session(session);
-    open.require_idle("kiln_close");
+    open.end_preparing("kiln_close");
     if (!session->open.exchange(false))
       fail(Status::closed, "the session has been closed by kiln_close");
     kiln::runtime::mark_plans_closed(&open);
+    open.note_use();
     session->session.reset();
   });
 }
@@ -228,6 +256,21 @@ kiln_status kiln_prepare(kiln_session* session, const char* workload, kiln_progr
   return guarded([&] {
     kiln::runtime::require_session(session).prepare(text_or_empty(workload),
                                                     wrap_progress(progress, user));
+  });
+}
+
+kiln_status kiln_prepare_start(kiln_session* session, const char* workload,
+                               kiln_progress_fn progress, void* user) {
+  return guarded([&] {
+    kiln::runtime::require_session(session).start_preparing(text_or_empty(workload),
+                                                            wrap_progress(progress, user));
+  });
+}
+
+kiln_status kiln_prepare_wait(kiln_session* session, int64_t timeout_ms) {
+  return guarded([&] {
+    kiln::runtime::require_session(session).wait_for_preparing(
+        std::chrono::milliseconds(timeout_ms));
   });
 }
 
@@ -302,6 +345,14 @@ kiln_status kiln_get_digests(kiln_session* session, kiln_digests* digests) {
     std::copy(known.exact.bytes.begin(), known.exact.bytes.end(), result.exact);
     std::copy(known.numerics.bytes.begin(), known.numerics.bytes.end(), result.numerics);
     write_result(result, digests, "kiln_get_digests", "digests");
+  });
+}
+
+kiln_status kiln_get_workload(kiln_session* session, char* buffer, size_t capacity,
+                              size_t* needed) {
+  return guarded([&] {
+    const Session& open = kiln::runtime::require_session(session);
+    write_text(kiln::runtime::workload_json(open.used()).dump(), buffer, capacity, needed);
   });
 }
 

@@ -4,7 +4,8 @@
  * Life cycle, one session per device:
  *
  *   kiln_open
- *   kiln_prepare       compiles or loads all that the workload can reach
+ *   kiln_prepare       compiles or loads all that the workload can reach (kiln_prepare_start does
+ *                      so in the background)
  *   kiln_seal          from here nothing compiles
  *   kiln_plan_create   an op and a fixed shape, resolved once
  *   kiln_<op>          with a plan, its arguments and a stream, as often as wanted
@@ -42,12 +43,12 @@
  *     unloads the kernels.
  *   - Sessions and plans may be used from any thread. kiln_close must not run while another thread
  *     is inside a call on that session.
- *   - A simulated device ("sim:SLUG") is for tests and tools, and keeps to all of this but speed: an
- *     op call runs its kernels before it returns, one call after another, and takes locks and
- *     memory to do so. It checks what kernels do with memory (KILN_SIM_CHECK=0 in the environment of
- *     kiln_open turns that off). What it finds, and what a GPU would fault on, ends the work as on a
- *     GPU: that op call and all later work returns KILN_DRIVER_ERROR with the report. A kernel that
- *     runs for more than a minute is such a fault.
+ *   - A simulated device ("sim:SLUG") is for tests and tools, and keeps to all of this but speed:
+ *     an op call runs its kernels before it returns, one call after another, and takes locks and
+ *     memory to do so. It checks what kernels do with memory (KILN_SIM_CHECK=0 in the environment
+ *     of kiln_open turns that off). What it finds, and what a GPU would fault on, ends the work as
+ *     on a GPU: that op call and all later work returns KILN_DRIVER_ERROR with the report. A kernel
+ *     that runs for more than a minute is such a fault.
  *
  * The ops themselves are in kiln_ops.h, made from their descriptions. Sizes, shapes and workloads
  * in JSON use the field names there.
@@ -137,13 +138,21 @@ typedef struct kiln_options {
   size_t size; /* sizeof(kiln_options) */
   /* "cuda:0" (default when NULL), "cuda:N"; "sim:SLUG": that GPU, simulated on this host */
   const char *device;
-  /* file of decisions and binaries; NULL: KILN_DB, else $XDG_CACHE_HOME/kiln/kiln.db, else
-   * $HOME/.cache/kiln/kiln.db, else none; ":memory:" for none */
+  /* file of decisions and binaries; NULL: KILN_DB, else the first of these that can be written:
+   * $XDG_CACHE_HOME/kiln/kiln.db, $HOME/.cache/kiln/kiln.db, kiln-<uid>/kiln.db in KILN_LOCAL or
+   * else /var/tmp; else none, in memory. ":memory:" for none */
   const char *store;
   const char *pack; /* read-only files under it, as KILN_PACK names them; NULL: KILN_PACK */
   kiln_log_fn log;  /* NULL: silent */
   void *log_user;
   kiln_log_level log_level; /* least important level that is passed on; 0 passes errors only */
+  /* "read-write" (default when NULL); "read-only": the store's file is read as it is, nothing is
+   * made or written, and what is compiled is lost with the session */
+  const char *store_mode;
+  /* "allowed" (default when NULL): a kernel that the store lacks is compiled; "refused": it is an
+   * error, KILN_NOT_PREPARED from kiln_prepare and from the first call of an unprepared plan, also
+   * when a default config could stand in */
+  const char *compiles;
 } kiln_options;
 
 /* Opens a session on one device. Retains the device's primary context; compiles and loads nothing.
@@ -163,14 +172,18 @@ KILN_API kiln_status kiln_open(const kiln_options *options, kiln_session **sessi
 /* Frees the session and its plans; later calls on them return KILN_CLOSED. Its kernels are unloaded
  * at once, also while others use the device's context: finish the work that was launched before
  * this, and replay no captured graph that holds it afterwards. NULL is legal.
+ * First notes in the store which buckets were called (kiln_get_workload), for `kiln workload`: one
+ * small write, none when nothing was called. A process that ends without kiln_close notes nothing,
+ * and a store that refuses is a warning.
+ * A preparation in the background is stopped; the kernel that it is compiling is waited for.
  * KILN_BAD_STATE while a kiln_prepare of this session, or the first call of an unprepared plan, is
- * running; KILN_CLOSED when it was closed before. */
+ * running, and inside a callback of a prepare; KILN_CLOSED when it was closed before. */
 KILN_API kiln_status kiln_close(kiln_session *session);
 
 /* done of total kernels are ready; what names the current one. Return non-zero to stop:
  * kiln_prepare then returns KILN_INTERRUPTED, and what is ready stays ready. Called on the thread
- * inside kiln_prepare; from there another kiln_prepare, or the first call of an unprepared plan, of
- * the same session returns KILN_BAD_STATE. */
+ * inside kiln_prepare, or on that of kiln_prepare_start; from there another kiln_prepare, or the
+ * first call of an unprepared plan, of the same session returns KILN_BAD_STATE. */
 typedef int (*kiln_progress_fn)(void *user, int done, int total, const char *what);
 
 /* Makes every kernel ready that the workload can reach: the tuned config of every bucket of its
@@ -195,9 +208,31 @@ typedef int (*kiln_progress_fn)(void *user, int done, int total, const char *wha
 KILN_API kiln_status kiln_prepare(kiln_session *session, const char *workload,
                                   kiln_progress_fn progress, void *user);
 
+/* As kiln_prepare, but returns when the default config of every shape of the workload is ready, and
+ * makes the tuned ones ready in a thread of the library: calls take the default until the kernels
+ * of their bucket are there, and what is ready switches shape by shape. kiln_<op>_workspace answers
+ * from now on for what is coming too, so ask it again after this returned. kiln_get_digests is of
+ * what calls take at that moment: compare digests when kiln_prepare_wait has returned KILN_OK.
+ * progress: called on that thread, until kiln_prepare_wait has said how it ended or kiln_close has
+ * returned; from there nothing of the same session may be prepared, waited for, sealed or closed
+ * (KILN_BAD_STATE). user is passed to it. Log lines come from that thread too.
+ * Statuses as of kiln_prepare, for what is made ready here; after a failure nothing goes on in the
+ * background. KILN_BAD_STATE also while an earlier one still runs; KILN_OUT_OF_MEMORY also when no
+ * thread can be started. Legal while a stream is captured, before kiln_seal. */
+KILN_API kiln_status kiln_prepare_start(kiln_session *session, const char *workload,
+                                        kiln_progress_fn progress, void *user);
+
+/* Waits for the newest kiln_prepare_start. timeout_ms: how long at most, in milliseconds; 0 asks
+ * without waiting, a negative number waits as long as it takes.
+ * KILN_OK: all is ready. KILN_NOT_PREPARED: it still runs, and the text says how many kernels of
+ * how many are ready. Any status of kiln_prepare: it ended with that, and what is ready stays
+ * ready; asking again answers the same. KILN_BAD_STATE: none was started, or this is a callback of
+ * a prepare. Legal in any state of the session and while a stream is captured. */
+KILN_API kiln_status kiln_prepare_wait(kiln_session *session, int64_t timeout_ms);
+
 /* From here on a compile is an error: calls that would need one return KILN_NOT_PREPARED.
- * Idempotent. KILN_BAD_STATE while a kiln_prepare of this session, or the first call of an
- * unprepared plan, is running. */
+ * Idempotent. KILN_BAD_STATE while a kiln_prepare of this session, one that kiln_prepare_start
+ * began (kiln_prepare_wait first), or the first call of an unprepared plan is running. */
 KILN_API kiln_status kiln_seal(kiln_session *session);
 
 /* Resolves an op and a fixed shape ("{\"format\": \"f1\"}", field names as in kiln_ops.h). Before
@@ -233,8 +268,8 @@ KILN_API kiln_status kiln_op_supported(kiln_session *session, const char *op, co
  * sizes: JSON object of dynamic sizes ("{\"num_tokens\": 1500}"); NULL for every bucket. Opens no
  * file that is not open, compiles and loads nothing. For sizes that were not prepared, would_take
  * is what a prepare would choose, when calls take the default instead; else null.
- * KILN_INVALID_ARGUMENT (shape, sizes, sizes that no call may have, or a NULL op), KILN_NOT_FOUND (no
- * such op), KILN_UNSUPPORTED (the op needs a newer compute capability). */
+ * KILN_INVALID_ARGUMENT (shape, sizes, sizes that no call may have, or a NULL op), KILN_NOT_FOUND
+ * (no such op), KILN_UNSUPPORTED (the op needs a newer compute capability). */
 KILN_API kiln_status kiln_explain(kiln_session *session, const char *op, const char *shape,
                                   const char *sizes, char *buffer, size_t capacity,
                                   size_t *needed);
@@ -289,6 +324,14 @@ typedef struct kiln_digests {
 /* KILN_INVALID_ARGUMENT: digests is NULL, or its size not set. */
 KILN_API kiln_status kiln_get_digests(kiln_session *session, kiln_digests *digests);
 
+/* JSON: the workload that op calls of this session reached the driver with so far, as kiln_prepare
+ * takes it: of each shape the buckets that were called, each range from the least to the most of
+ * them. {"ops":[]} before the first call. May be asked at any time between kiln_open and
+ * kiln_close, also while a stream is captured and while other threads call ops: what they call
+ * meanwhile may be missing. */
+KILN_API kiln_status kiln_get_workload(kiln_session *session, char *buffer, size_t capacity,
+                                       size_t *needed);
+
 /* Memory of the session's device, the same way on a GPU and on a simulated one: for examples, tests
  * and tools. An op takes any memory that its device can reach, so a server that has its own
  * allocator needs none of these. All may be called from any thread, and while a stream is captured;
@@ -318,9 +361,9 @@ KILN_API kiln_status kiln_memory_read(kiln_session *session, void *to, const voi
  * stream: a CUstream, NULL for the default stream. On a simulated device all work is finished when
  * its call returns, so that this says how it went.
  * KILN_DRIVER_ERROR: a kernel failed (the sentence says what, on a simulated GPU with the line of
- * the source; every later call says the same), or the stream is being captured: that capture is then
- * invalid, and so is one of a blocking stream when NULL is waited for. KILN_INVALID_ARGUMENT: not a
- * stream of a simulated device. */
+ * the source; every later call says the same), or the stream is being captured: that capture is
+ * then invalid, and so is one of a blocking stream when NULL is waited for. KILN_INVALID_ARGUMENT:
+ * not a stream of a simulated device. */
 KILN_API kiln_status kiln_synchronize(kiln_session *session, void *stream);
 
 /* Hash of the op structs and versions that this library was built with, 16 bytes: compare it with

@@ -410,6 +410,9 @@ KILN_API kiln_status kiln_pack_weights_workspace(kiln_plan *plan,
  * is not valid. A slot that is listed twice counts twice. k_n is the entry of its slot, 512 bf16
  * values dequantised as by gather_dequant_kv; here the E4M3 codes 0x7f and 0xff read as 480 and
  * -480, and a UE8M0 scale of 255 is undefined: no writer stores them.
+ * An element that is not finite spoils no more than depends on it: one of q its head of its row,
+ * one of sink its head of all rows, one of a valid slot the rows that list the slot. With
+ * compressed_format "none" the compressed sizes are not used.
  * A row without valid columns gives out = 0 (with inverse_rope of either sign) and lse = -infinity.
  * A sink of -infinity is the same as none, +infinity gives out = 0; so does one above m by more
  * than 88.

@@ -385,14 +385,10 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
     store_shared_8(shared + states_at + (group * heads_per_cta + own_head) * 8,
                    {__float_as_uint(state.reference), __float_as_uint(state.sum)});
     if constexpr (is_split && groups == 1) {
-      if constexpr (partials_are_columns) {
-        states_of_head(args, row, splits, head_block * heads_per_cta + own_head)[split] = state;
-      } else {
-        partial_state(args, row, splits, split, head_block)[own_head] = state;
-      }
+      states_of_head(args, row, splits, head_block * heads_per_cta + own_head)[split] = state;
     }
   }
-  if constexpr (is_split && partials_are_columns && groups == 1) {
+  if constexpr (is_split && groups == 1) {
     store_columns(partial_columns(args, row, splits, split, head_block), output, 0, warp, lane);
     return;
   }
@@ -434,37 +430,13 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int head = 16 * m + 8 * half + lane / 4;
-          if constexpr (partials_are_columns) {
-            states_of_head(args, row, splits, head_block * heads_per_cta + head)[split] =
-                joined_states[m][half];
-          } else {
-            partial_state(args, row, splits, split, head_block)[head] = joined_states[m][half];
-          }
+          states_of_head(args, row, splits, head_block * heads_per_cta + head)[split] =
+              joined_states[m][half];
         }
       }
     }
-    if constexpr (partials_are_columns) {
-      store_columns(partial_columns(args, row, splits, split, head_block), joined,
-                    group * joined_k_tiles, warp, lane);
-      return;
-    }
-    uint4* to = partial_fragments(args, row, splits, split, head_block, warp) +
-                group * joined_k_tiles * warp_lanes + lane;
-#pragma unroll
-    for (int m = 0; m < m_tiles; ++m) {
-      const float upper = inverse_sum(joined_states[m][0]);
-      const float lower = inverse_sum(joined_states[m][1]);
-#pragma unroll
-      for (int j = 0; j < joined_k_tiles; ++j) {
-        const float(&odd)[4] = joined[m][j][0];
-        const float(&even)[4] = joined[m][j][1];
-        to[(m * k_tiles + j) * warp_lanes] = {
-            to_bf16x2(__fmul_rn(odd[0], upper), __fmul_rn(odd[1], upper)),
-            to_bf16x2(__fmul_rn(odd[2], lower), __fmul_rn(odd[3], lower)),
-            to_bf16x2(__fmul_rn(even[0], upper), __fmul_rn(even[1], upper)),
-            to_bf16x2(__fmul_rn(even[2], lower), __fmul_rn(even[3], lower))};
-      }
-    }
+    store_columns(partial_columns(args, row, splits, split, head_block), joined,
+                  group * joined_k_tiles, warp, lane);
   } else {
     float inverse[m_tiles][2];
 #pragma unroll

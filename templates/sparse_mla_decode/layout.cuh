@@ -62,55 +62,30 @@ __device__ __forceinline__ float largest_of_warp(float value) {
   return __int_as_float(ordered(__reduce_max_sync(all_lanes, ordered(__float_as_int(value)))));
 }
 
-// Of the scores of a head. Partial results of a split are this and a normalised output.
+// Of the scores of a head. Partial results of a split are this and the output.
 struct SoftmaxState {
   float reference;  // base 2; minus infinity: no valid slot so far
   float sum;        // of exp2(score - reference), without the sink
 };
 
-// Workspace, of two kinds. As fragments: [row][split][head block][warp][m-tile][k-tile][lane]
-// uint4, the accumulators of the two octets as pairs of bf16, normalised, then [row][split][head]
-// SoftmaxState.
-constexpr i64 fragments_per_warp = static_cast<i64>(m_tiles) * k_tiles;
-constexpr i64 partials_per_split = head_blocks * warps * fragments_per_warp * warp_lanes;  // uint4
-
-__device__ __forceinline__ uint4* partial_fragments(const Args& args, i64 row, int splits,
-                                                    int split, int head_block, int warp) {
-  const i64 index = ((row * splits + split) * head_blocks + head_block) * warps + warp;
-  return reinterpret_cast<uint4*>(args.workspace) + index * fragments_per_warp * warp_lanes;
-}
-
-__device__ __forceinline__ SoftmaxState* partial_states(const Args& args, int splits) {
-  return reinterpret_cast<SoftmaxState*>(reinterpret_cast<uint4*>(args.workspace) +
-                                         args.num_rows * splits * partials_per_split);
-}
-
-__device__ __forceinline__ SoftmaxState* partial_state(const Args& args, i64 row, int splits,
-                                                       int split, int head_block) {
-  return partial_states(args, splits) +
-         ((row * splits + split) * head_blocks + head_block) * heads_per_cta;
-}
-
-// As columns: [row][split][head block][m-tile][piece][head][t] uint4 of eight neighbouring columns
-// in bf16, relative to the reference as they are, then [row][head][split] SoftmaxState. Piece
-// 2c + i has the eight columns 64c + 16t + 8i and on: of two k-tiles of lane t.
+// Workspace: [row][split][head block][m-tile][piece][head][t] uint4 of eight neighbouring columns
+// of the output in bf16, relative to the reference as they are, then [row][head][split]
+// SoftmaxState. Piece 2c + i has the eight columns 64c + 16t + 8i and on: of two k-tiles of lane t.
 constexpr int pieces = head_dim / 32;
+constexpr i64 partials_per_split = static_cast<i64>(head_blocks) * m_tiles * pieces * 64;  // uint4
 
 __device__ __forceinline__ uint4* partial_columns(const Args& args, i64 row, int splits, int split,
                                                   int head_block) {
-  const i64 index = (row * splits + split) * head_blocks + head_block;
-  return reinterpret_cast<uint4*>(args.workspace) + index * (m_tiles * pieces * 64);
+  return reinterpret_cast<uint4*>(args.workspace) + (row * splits + split) * partials_per_split +
+         head_block * (m_tiles * pieces * 64);
 }
 
 // Of split 0; the others follow.
 __device__ __forceinline__ SoftmaxState* states_of_head(const Args& args, i64 row, int splits,
                                                         int head) {
-  return partial_states(args, splits) + (row * (head_blocks * heads_per_cta) + head) * splits;
-}
-
-// Normalises the output of a split; 0 where it has no valid slot.
-__device__ __forceinline__ float inverse_sum(const SoftmaxState& state) {
-  return state.reference == minus_infinity ? 0.0f : reciprocal_approx(state.sum);
+  SoftmaxState* states = reinterpret_cast<SoftmaxState*>(
+      reinterpret_cast<uint4*>(args.workspace) + args.num_rows * splits * partials_per_split);
+  return states + (row * (head_blocks * heads_per_cta) + head) * splits;
 }
 
 // Base 2; minus infinity: none.

@@ -2,13 +2,11 @@
 // has one, each instruction runs once, and what counts is how few stand between the launch and the
 // first request, and between the last key and the end.
 // grid  (num_rows * head_blocks, splits)   block (32 * warps)
-// shared  of each warp: places of a tile | factors, sinks, inverses | raw codes of tiles, and of a
-//         tile without slots | scores | probabilities
+// shared  of each warp: places of a tile | factors, sinks, inverses | raw codes of tiles | scores |
+//         probabilities
 //
 // Split s takes the tiles s, s + splits, ...: equal shares in a row would cost divisions before the
 // first load. Each warp looks up its places by itself, so that no barrier stands before the keys.
-// With a rehearsal the warps go once through the step of a tile without slots while the first keys
-// are on their way, which brings its instructions into the caches.
 #include "kiln_args.h"
 #include "kiln_constants.h"
 #include "templates/sparse_mla_decode/tile.cuh"
@@ -21,8 +19,7 @@ constexpr int factors_at = warps * place_bytes;
 constexpr int sinks_at = factors_at + heads_per_cta * 4;
 constexpr int inverses_at = sinks_at + heads_per_cta * 4;
 constexpr int stages_at = inverses_at + heads_per_cta * 4;
-constexpr int rehearsed_at = stages_at + stages * stage_bytes;
-constexpr int scores_at = rehearsed_at + (rehearsal ? stage_bytes : 0);
+constexpr int scores_at = stages_at + stages * stage_bytes;
 constexpr int probabilities_at = scores_at + score_bytes;
 // The launch gives probabilities_at + probability_bytes.
 
@@ -51,20 +48,6 @@ __device__ __forceinline__ u32 request_columns(const List& list, const Columns& 
   __syncwarp();
   request_tile<format, Order::places_first>(places, strip, warp, lane);
   return existing;
-}
-
-// Codes and scales of a tile without slots.
-__device__ __forceinline__ void clear_strip(const Strip& strip, int warp, int lane) {
-#pragma unroll
-  for (int at = 0; at < strip_bytes; at += 16 * warp_lanes)
-    store_shared_16(strip.codes + at + lane * 16, {0, 0, 0, 0});
-  if (lane * 16 < scale_strip_bytes) store_shared_16(strip.scales + lane * 16, {0, 0, 0, 0});
-  if (rope_bytes > 0 && warp == warps - 1) {
-#pragma unroll
-    for (int at = 0; at < rope_bytes; at += 16 * warp_lanes)
-      store_shared_16(strip.rope + at + lane * 16, {0, 0, 0, 0});
-  }
-  __syncwarp();
 }
 
 extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
@@ -146,8 +129,6 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
   Columns ahead{};
   if (tile_of_step(stages) < all_tiles) ahead = load_tile(tile_of_step(stages));
 
-  const Strip rehearsed = strip_of(shared + rehearsed_at, warp);
-  if constexpr (rehearsal) clear_strip(rehearsed, warp, lane);
   if constexpr (head_groups * 8 < heads_per_cta) {
     // Rows of heads that do not exist.
     for (int at = (warp * warp_lanes + lane) * 16; at < probability_bytes; at += 512 * warps)
@@ -173,17 +154,11 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
   SoftmaxState state = {minus_infinity, 0.0f};
   float sum_of_lanes = 0.0f;
   u32 stage = shared + stages_at;
-  u32 rehearses = rehearsal ? 1 : 0;
   while (tile < all_tiles) {
-    // Hides that it is for the first step only: one step serves both.
-    if constexpr (rehearsal) asm volatile("" : "+r"(rehearses));
-    const bool is_real = !rehearsal || rehearses == 0;
-    const Strip strip = strip_of(is_real ? stage : shared + rehearsed_at, warp);
-    const u32 existing = is_real ? requested[0] : 0;
-    if (is_real) {
-      copy_async_wait<stages - 1>();
-      __syncwarp();
-    }
+    const Strip strip = strip_of(stage, warp);
+    const u32 existing = requested[0];
+    copy_async_wait<stages - 1>();
+    __syncwarp();
     RawTile raw;
     if (has_window_format(tile)) {
       load_early<window_format>(raw, strip, existing, warp, lane);
@@ -193,7 +168,6 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
     uint4 queries_at_hand[queries_ahead];
     start_queries(queries, queries_at_hand);
     const auto request_next = [&] {
-      if (!is_real) return;
 #pragma unroll
       for (int i = 1; i < stages; ++i) requested[i - 1] = requested[i];
       if (tile_of_step(stages) < all_tiles) {
@@ -204,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
       copy_async_commit();
       if constexpr (stages > 1) {
         stage =
-            stage + stage_bytes == shared + rehearsed_at ? shared + stages_at : stage + stage_bytes;
+            stage + stage_bytes == shared + scores_at ? shared + stages_at : stage + stage_bytes;
       }
     };
     if constexpr (!late_loads) request_next();
@@ -243,8 +217,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
       sum_of_lanes = __fadd_rn(sum_of_lanes, __shfl_xor_sync(all_lanes, sum_of_lanes, step_lanes));
     }
     add_values(output, keys, p);
-    if (is_real) tile += splits;
-    rehearses = 0;
+    tile += splits;
   }
 
   if constexpr (is_split) {

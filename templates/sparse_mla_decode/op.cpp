@@ -70,8 +70,7 @@ struct Tiling {
   int64_t query_tiles_in_registers;
   int64_t probability_terms;
   int64_t score_m_tiles;
-  bool is_lean;       // lean.cu
-  bool is_rehearsed;  // there
+  bool is_lean;  // lean.cu
 
   Tiling(const Sizes& s, const Config& c)
       : warps(c["warps"]),
@@ -85,8 +84,7 @@ struct Tiling {
         query_tiles_in_registers(k_tiles * c["query_quarters_in_registers"] / 4),
         probability_terms(s["probability"] == kSplit ? 2 : 1),
         score_m_tiles(c["score_m_tiles"]),
-        is_lean(c["lean"] != 0),
-        is_rehearsed(c["lean"] == 2) {}
+        is_lean(c["lean"] != 0) {}
 };
 
 // Codes of one tile's entries in the strip of a warp.
@@ -107,8 +105,8 @@ int64_t smem_bytes(const Sizes& s, const Config& c) {
   const int64_t scores = head_groups * t.warps * t.n_tiles * 256;
   const int64_t probabilities = t.probability_terms * t.m_tiles * (t.n_tiles / 2) * 512;
   if (t.is_lean) {
-    return t.warps * 16 * c["tile_slots"] + 12 * t.heads_per_cta +
-           (c["stages"] + (t.is_rehearsed ? 1 : 0)) * stage + scores + probabilities;
+    return t.warps * 16 * c["tile_slots"] + 12 * t.heads_per_cta + c["stages"] * stage + scores +
+           probabilities;
   }
   const int64_t places = 2 * t.warps * (16 * c["tile_slots"] + 4);
   const int64_t group = places + 4 * t.heads_per_cta + c["stages"] * stage + scores + probabilities;
@@ -132,26 +130,20 @@ int64_t least_registers(const Sizes& s, const Config& c) {
 // other combinations of the axes cost minutes of compiling and were behind or spill.
 struct TilingRow {
   int tile_slots, heads_per_cta, warps, groups, stages, query_quarters_in_registers, score_m_tiles,
-      decode_among_products, ctas_per_sm, partial_columns, lean;
+      decode_among_products, ctas_per_sm, lean;
 };
 // clang-format off
 constexpr TilingRow kTilings[] = {
-    {16, 16, 4, 1, 1, 0, 1, 1, 2, 0, 0},  // the default
-    {32, 16, 4, 1, 1, 0, 1, 1, 2, 0, 0}, {32, 16, 4, 1, 2, 0, 1, 1, 2, 0, 0},
-    {32, 16, 4, 2, 1, 2, 1, 1, 1, 0, 0}, {32, 16, 4, 2, 1, 0, 1, 1, 1, 0, 0},
-    {32, 16, 4, 2, 1, 4, 1, 1, 1, 0, 0}, {32, 16, 8, 1, 1, 4, 1, 1, 1, 0, 0},
-    {32, 16, 8, 2, 1, 0, 1, 1, 1, 0, 0}, {32, 32, 4, 1, 1, 0, 1, 1, 2, 0, 0},
-    {32, 32, 4, 1, 1, 0, 1, 0, 2, 0, 0}, {16, 32, 4, 1, 1, 1, 1, 1, 2, 0, 0},
-    {16, 32, 4, 1, 1, 1, 2, 1, 2, 0, 0}, {32, 32, 4, 2, 1, 0, 1, 1, 1, 0, 0},
-    {32, 32, 8, 1, 1, 4, 2, 1, 1, 0, 0},
-    // Not yet measured: parts of few tiles, and the shorter combine after the best of several splits.
-    {32, 16, 8, 1, 1, 4, 1, 1, 1, 8, 1}, {32, 16, 8, 1, 1, 4, 1, 1, 1, 8, 2},
-    {32, 16, 8, 1, 1, 4, 1, 1, 1, 4, 2}, {32, 16, 8, 1, 2, 4, 1, 1, 1, 8, 2},
-    {32, 16, 8, 1, 1, 4, 1, 1, 1, 8, 0}, {32, 16, 4, 2, 1, 4, 1, 1, 1, 8, 0},
-    {32, 32, 4, 1, 1, 0, 1, 1, 2, 8, 0}, {32, 32, 4, 1, 1, 0, 1, 0, 2, 8, 0},
-    // Parts of few tiles in one split.
-    {32, 16, 8, 1, 1, 4, 1, 1, 1, 0, 2}, {32, 16, 8, 1, 2, 4, 1, 1, 1, 0, 1},
-    {32, 16, 8, 1, 2, 4, 1, 1, 1, 0, 2},
+    {16, 16, 4, 1, 1, 0, 1, 1, 2, 0},  // the default
+    {32, 16, 4, 1, 1, 0, 1, 1, 2, 0}, {32, 16, 4, 1, 2, 0, 1, 1, 2, 0},
+    {32, 16, 4, 2, 1, 2, 1, 1, 1, 0}, {32, 16, 4, 2, 1, 0, 1, 1, 1, 0},
+    {32, 16, 4, 2, 1, 4, 1, 1, 1, 0}, {32, 16, 8, 1, 1, 4, 1, 1, 1, 0},
+    {32, 16, 8, 2, 1, 0, 1, 1, 1, 0}, {32, 32, 4, 1, 1, 0, 1, 1, 2, 0},
+    {32, 32, 4, 1, 1, 0, 1, 0, 2, 0}, {16, 32, 4, 1, 1, 1, 1, 1, 2, 0},
+    {16, 32, 4, 1, 1, 1, 2, 1, 2, 0}, {32, 32, 4, 2, 1, 0, 1, 1, 1, 0},
+    {32, 32, 8, 1, 1, 4, 2, 1, 1, 0},
+    // Parts of few tiles.
+    {32, 16, 8, 1, 1, 4, 1, 1, 1, 1},
 };
 // clang-format on
 
@@ -162,8 +154,7 @@ bool is_listed(const Config& c) {
            c["query_quarters_in_registers"] == row.query_quarters_in_registers &&
            c["score_m_tiles"] == row.score_m_tiles &&
            c["decode_among_products"] == row.decode_among_products &&
-           c["ctas_per_sm"] == row.ctas_per_sm && c["partial_columns"] == row.partial_columns &&
-           c["lean"] == row.lean;
+           c["ctas_per_sm"] == row.ctas_per_sm && c["lean"] == row.lean;
   });
 }
 
@@ -180,23 +171,11 @@ Space space(const Sizes&, const Gpu&) {
       {"score_m_tiles", {1, 2}, "tiles of 16 heads whose scores are formed at once"},
       {"decode_among_products", {0, 1}, "1: keys are decoded among the score products, 0: before"},
       {"ctas_per_sm", {1, 2}, "CTAs of an SM that the registers are cut for"},
-      {"partial_columns",
-       {0, 4, 8},
-       "partial results of splits: 0: fragments of 16 heads, else columns of a head, of which so "
-       "many lanes share the splits where there are many"},
-      {"lean",
-       {0, 1, 2},
-       "1: the kernel for parts of few tiles; 2: the same, rehearsed while the first keys come"},
+      {"lean", {0, 1}, "1: the kernel for parts of few tiles"},
   };
   space.rules = {
       {"a combination that was never near the fastest",
        [](const Sizes&, const Config& c, const Gpu&) { return is_listed(c); }},
-      {"only several splits leave partial results, and the lean kernel leaves columns",
-       [](const Sizes&, const Config& c, const Gpu&) {
-         const bool is_split = c["splits"] > 1;
-         return c["lean"] == 0 ? is_split || c["partial_columns"] == 0
-                               : is_split == (c["partial_columns"] != 0);
-       }},
       {"the part of a group would be shorter than a tile",
        [](const Sizes& s, const Config& c, const Gpu&) {
          return c["splits"] * c["groups"] * c["tile_slots"] <=
@@ -229,7 +208,7 @@ Config default_config(const Sizes&) {
   return {{"tile_slots", 16},   {"splits", 1}, {"heads_per_cta", 16},
           {"warps", 4},         {"stages", 1}, {"query_quarters_in_registers", 0},
           {"score_m_tiles", 1}, {"groups", 1}, {"decode_among_products", 1},
-          {"ctas_per_sm", 2},   {"lean", 0},   {"partial_columns", 0}};
+          {"ctas_per_sm", 2},   {"lean", 0}};
 }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
@@ -242,8 +221,6 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
       {"inverse_rope", "bool", s["inverse_rope"] == kGptj ? "true" : "false"},
   };
 
-  const bool partial_columns = c["partial_columns"] != 0;
-  const int64_t split_lanes = t.splits >= 8 ? c["partial_columns"] : 1;  // of partial columns
   KernelLaunch decode{.file = "kernel.cu", .entry = "sparse_mla_decode"};
   if (t.is_lean) decode = {.file = "lean.cu", .entry = "sparse_mla_decode_lean"};
   decode.constants = shared_by_both;
@@ -261,10 +238,6 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
            constant("ctas_per_sm", c["ctas_per_sm"]),
        })
     decode.constants.push_back(std::move(own));
-  decode.constants.push_back(
-      t.is_lean
-          ? jit::Constant{"rehearsal", "bool", t.is_rehearsed ? "true" : "false"}
-          : jit::Constant{"partials_are_columns", "bool", partial_columns ? "true" : "false"});
   // How many splits is a matter of the grid: one binary serves them all.
   decode.grid_x = {.scale = t.head_blocks, .terms = {{"T"}}};
   decode.grid_y = {.offset = t.splits, .scale = 0};
@@ -273,40 +246,26 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   plan.kernels.push_back(std::move(decode));
 
   if (t.splits > 1) {
+    // Eight lanes share the splits of a column where there are many of them.
+    const int64_t split_lanes = t.splits >= 8 ? 8 : 1;
+    constexpr int64_t kCombineWarps = 2;
     KernelLaunch combine{.file = "combine.cu", .entry = "sparse_mla_combine"};
-    if (partial_columns)
-      combine = {.file = "combine_columns.cu", .entry = "sparse_mla_combine_columns"};
     combine.constants = shared_by_both;
     combine.constants.push_back(constant("splits", t.splits));
-    if (partial_columns) {
-      const int64_t warps_per_head = 2 * split_lanes;
-      constexpr int64_t kCombineWarps = 2;
-      combine.constants.push_back(constant("split_lanes", split_lanes));
-      combine.constants.push_back(constant("block_warps", kCombineWarps));
-      combine.grid_x = {.scale = s["H"] * warps_per_head / kCombineWarps, .terms = {{"T"}}};
-      combine.threads = static_cast<int>(32 * kCombineWarps);
-      combine.instructions_per_thread = 200;
-    } else {
-      // Four warps share the parts of a unit where there are many of them.
-      constexpr int64_t kCombineWarps = 4;
-      const int64_t units_per_cta = t.splits >= 8 ? 1 : kCombineWarps;
-      combine.constants.push_back(constant("units_per_cta", units_per_cta));
-      combine.grid_x = {.scale = t.head_blocks * t.warps * t.m_tiles * t.k_tiles / units_per_cta,
-                        .terms = {{"T"}}};
-      combine.threads = static_cast<int>(32 * kCombineWarps);
-      combine.instructions_per_thread = 300;
-    }
+    combine.constants.push_back(constant("split_lanes", split_lanes));
+    combine.constants.push_back(constant("block_warps", kCombineWarps));
+    combine.grid_x = {.scale = s["H"] * 2 * split_lanes / kCombineWarps, .terms = {{"T"}}};
+    combine.threads = static_cast<int>(32 * kCombineWarps);
+    combine.instructions_per_thread = 200;
     plan.kernels.push_back(std::move(combine));
     // Of each row, split and head: the output in bf16, its reference, its sum.
     plan.workspace_bytes = {
         .scale = t.splits * t.head_blocks * t.heads_per_cta * (2 * kHeadDim + 8), .terms = {{"T"}}};
   }
   // Dims are summed within warps, then over them; p is summed within lanes, then over them.
-  plan.reduction_signature =
-      fmt::format("tiles of {} slots{}, {} splits of {} groups{}, {} warps, {} lanes a head",
-                  c["tile_slots"], t.is_lean ? " by turns" : "", t.splits, t.groups,
-                  partial_columns ? fmt::format(" as columns of {} lanes", split_lanes) : "",
-                  t.warps, 32 * t.warps / t.heads_per_cta);
+  plan.reduction_signature = fmt::format(
+      "tiles of {} slots{}, {} splits of {} groups, {} warps, {} lanes a head", c["tile_slots"],
+      t.is_lean ? " by turns" : "", t.splits, t.groups, t.warps, 32 * t.warps / t.heads_per_cta);
   return plan;
 }
 
@@ -389,6 +348,9 @@ const Op sparse_mla_decode{
         "twice. k_n is the entry of its slot, 512 bf16 values dequantised as by gather_dequant_kv; "
         "here the E4M3 codes 0x7f and 0xff read as 480 and -480, and a UE8M0 scale of 255 is "
         "undefined: no writer stores them.\n"
+        "An element that is not finite spoils no more than depends on it: one of q its head of its "
+        "row, one of sink its head of all rows, one of a valid slot the rows that list the slot. "
+        "With compressed_format \"none\" the compressed sizes are not used.\n"
         "A row without valid columns gives out = 0 (with inverse_rope of either sign) and lse = "
         "-infinity. A sink of -infinity is "
         "the same as none, +infinity gives out = 0; so does one above m by more than 88.\n"

@@ -390,12 +390,34 @@ TEST_F(DamageTest, ChangedPlanOrDecisionIsAMiss) {
 
 TEST_F(DamageTest, CheckNamesLinksThatLeadNowhereAndTextThatIsNotJson) {
   const TuningResult result = write_sample();
-  sql("DELETE FROM images WHERE binary = '" + result.binaries[1].key.hex() + "'");
+  const std::string key = result.binaries[1].key.hex();
+  sql("DELETE FROM images WHERE binary = '" + key + "'");
+  EXPECT_EQ(open()->check().size(), 0u);  // what it was is still known, so it is made again
+  sql("DELETE FROM binaries WHERE key = '" + key + "'");
   EXPECT_EQ(open()->check().size(), 1u);
   sql("UPDATE rejections SET config = 'threads=1'");
   EXPECT_EQ(open()->check().size(), 2u);
   sql("UPDATE timings SET plan = '00000000000000000000000000000001'");
   EXPECT_EQ(open()->check().size(), 3u);
+}
+
+TEST_F(DamageTest, C150OnlyTheNewestThreeDamagedStoresStay) {
+  write_file(path_ + ".corrupt-20200101T000000Z", "long ago");
+  write_file(path_ + ".corrupt-20200101T000000Z-wal", "its log");
+  write_file(folder_ + "/other.db.corrupt-20200101T000000Z", "another store's");
+  for (int round = 0; round < 5; ++round) {
+    write_damaged();
+    auto store = open();
+    ASSERT_EQ(store->warnings().size(), 1u);
+    const std::string warning = store->warnings()[0];
+    EXPECT_EQ(warning.find("the newest 3 are kept") != std::string::npos, round >= 2) << warning;
+    const size_t from = warning.find(path_ + ".corrupt-");
+    const std::string aside = warning.substr(from, warning.find(' ', from) - from);
+    EXPECT_TRUE(std::filesystem::exists(aside)) << warning;
+  }
+  EXPECT_EQ(count_files_with("kiln.db.corrupt-"), 3u);
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".corrupt-20200101T000000Z"));
+  EXPECT_EQ(count_files_with("other.db.corrupt-"), 1u);
 }
 
 // Any flipped byte: no crash, no exception, and what is returned is what was written.

@@ -414,26 +414,27 @@ TEST_F(StoreTest, FileThatMayNotBeWrittenIsReadUnderAStoreInMemory) {
 }
 
 TEST_F(StoreTest, PlaceComesFromTheEnvironmentInOrder) {
-  const ScopedEnvironment home("HOME", "/home/someone");
+  const ScopedEnvironment home("HOME", (folder_ + "/home").c_str());
   {
     const ScopedEnvironment db("KILN_DB", "/srv/kiln.db");
-    const ScopedEnvironment xdg("XDG_CACHE_HOME", "/var/cache");
+    const ScopedEnvironment xdg("XDG_CACHE_HOME", (folder_ + "/xdg").c_str());
     EXPECT_EQ(default_store_place().path, "/srv/kiln.db");
     EXPECT_EQ(default_store_place().why, "from KILN_DB");
   }
   const ScopedEnvironment db("KILN_DB", nullptr);
   {
-    const ScopedEnvironment xdg("XDG_CACHE_HOME", "/var/cache");
-    EXPECT_EQ(default_store_place().path, "/var/cache/kiln/kiln.db");
+    const ScopedEnvironment xdg("XDG_CACHE_HOME", (folder_ + "/xdg").c_str());
+    EXPECT_EQ(default_store_place().path, folder_ + "/xdg/kiln/kiln.db");
   }
   const ScopedEnvironment relative("XDG_CACHE_HOME", "cache");
-  EXPECT_EQ(default_store_place().path, "/home/someone/.cache/kiln/kiln.db");
+  EXPECT_EQ(default_store_place().path, folder_ + "/home/.cache/kiln/kiln.db");
 }
 
 TEST_F(StoreTest, WithoutHomeTheStoreIsInMemoryWithOneWarning) {
   const ScopedEnvironment db("KILN_DB", nullptr);
   const ScopedEnvironment xdg("XDG_CACHE_HOME", nullptr);
   const ScopedEnvironment home("HOME", nullptr);
+  const ScopedEnvironment local("KILN_LOCAL", "/dev/null");
   auto store = Store::open({});
   ASSERT_EQ(store->warnings().size(), 1u);
   EXPECT_NE(store->warnings()[0].find("HOME"), std::string::npos);

@@ -225,6 +225,28 @@ std::atomic<bool> recording{true};
 std::atomic<bool> started{false};
 std::atomic<int> captures{0};  // streams whose capture state is not "none"
 std::atomic<uint64_t> launches_run{0};
+
+// Counts of calls while nothing is recorded and nothing fails, in stripes that threads do not
+// share, so that a benchmark of several threads does not measure the fake.
+struct alignas(64) QuietCounts {
+  std::array<std::atomic<uint64_t>, kCallCount> calls{};
+  std::atomic<uint64_t> launches{0};
+};
+std::array<QuietCounts, 64> quiet_counts;
+std::atomic<uint32_t> threads_seen{0};
+thread_local const uint32_t quiet_stripe = threads_seen.fetch_add(1) % quiet_counts.size();
+
+uint64_t quiet_calls(size_t call) {
+  uint64_t sum = 0;
+  for (const QuietCounts& counts : quiet_counts) sum += counts.calls[call];
+  return sum;
+}
+
+uint64_t all_launches() {
+  uint64_t sum = launches_run;
+  for (const QuietCounts& counts : quiet_counts) sum += counts.launches;
+  return sum;
+}
 std::atomic<uint64_t> generation{1};
 
 struct Thread {
@@ -263,13 +285,20 @@ bool corrupts_context(int error) {
 }
 
 CUresult enter(Call call) {
-  const uint64_t before = counters[call].calls.fetch_add(1, std::memory_order_relaxed);
+  const bool fails = any_failure.load(std::memory_order_acquire);
+  const bool is_quiet = !fails && !recording.load(std::memory_order_relaxed);
+  uint64_t before = 0;
+  if (is_quiet) {
+    quiet_counts[quiet_stripe].calls[call].fetch_add(1, std::memory_order_relaxed);
+  } else {
+    before = counters[call].calls.fetch_add(1, std::memory_order_relaxed) + quiet_calls(call);
+  }
   if (recording.load(std::memory_order_relaxed)) {
     Books& all = books();
     const Lock lock(all.mutex);
     if (all.log.size() < kLogKept) all.log.push_back(kCallNames[call]);
   }
-  if (any_failure.load(std::memory_order_acquire)) {
+  if (fails) {
     const Counter& counter = counters[call];
     const int error = counter.error.load(std::memory_order_acquire);
     if (error != 0 && before >= counter.fail_from.load(std::memory_order_relaxed) &&
@@ -627,7 +656,7 @@ int set_failure(const char* function, int error, uint64_t after_n_calls, uint64_
   if (call < 0) return 0;
   Counter& counter = counters[call];
   counter.error = 0;
-  const uint64_t from = counter.calls + after_n_calls;
+  const uint64_t from = counter.calls + quiet_calls(static_cast<size_t>(call)) + after_n_calls;
   counter.fail_from = from;
   counter.fail_until = times > UINT64_MAX - from ? UINT64_MAX : from + times;
   counter.error.store(error, std::memory_order_release);
@@ -705,6 +734,10 @@ void fake_cuda_reset() {
   started = false;
   captures = 0;
   launches_run = 0;
+  for (QuietCounts& counts : quiet_counts) {
+    for (std::atomic<uint64_t>& calls : counts.calls) calls = 0;
+    counts.launches = 0;
+  }
   ++generation;
   fake_cuda_set_clocks(1410, 0);
   read_environment(all);
@@ -771,10 +804,10 @@ int fake_cuda_set_stream_capturing(void* handle, int status) {
 
 uint64_t fake_cuda_calls(const char* function) {
   const int call = find_call(function);
-  return call < 0 ? 0 : counters[call].calls.load();
+  return call < 0 ? 0 : counters[call].calls.load() + quiet_calls(static_cast<size_t>(call));
 }
 
-uint64_t fake_cuda_launches() { return launches_run; }
+uint64_t fake_cuda_launches() { return all_launches(); }
 
 void fake_cuda_set_recording(int on) { recording = on != 0; }
 
@@ -1240,7 +1273,7 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, uns
   if (smem_bytes > static_cast<unsigned>(dynamic_limit)) return CUDA_ERROR_INVALID_VALUE;
 
   if (!recording.load(std::memory_order_relaxed) && captures.load(std::memory_order_relaxed) == 0) {
-    launches_run.fetch_add(1, std::memory_order_relaxed);
+    quiet_counts[quiet_stripe].launches.fetch_add(1, std::memory_order_relaxed);
     return CUDA_SUCCESS;
   }
   const unsigned grid[3] = {grid_x, grid_y, grid_z};
@@ -1526,7 +1559,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle) {
     if (capturing(*stream)) return CUDA_SUCCESS;
   }
   event->recorded = true;
-  event->ns = launches_run * all.kernel_ns;
+  event->ns = all_launches() * all.kernel_ns;
   return CUDA_SUCCESS;
 }
 

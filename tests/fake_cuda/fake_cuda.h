@@ -62,8 +62,8 @@ uint64_t fake_cuda_calls(const char *function);
 /* Kernels run, by cuLaunchKernel or by a graph. */
 uint64_t fake_cuda_launches(void);
 
-/* With recording off a launch costs a few atomic operations, and the two logs below stay as they
- * are. On by default. */
+/* With recording off a launch costs a few atomic operations on memory that other threads do not
+ * touch, and the two logs below stay as they are. On by default. */
 void fake_cuda_set_recording(int on);
 
 enum { FAKE_CUDA_PARAM_BYTES = 4096 };

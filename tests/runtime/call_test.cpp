@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cstring>
+#include <limits>
+#include <random>
 
 #include "jit/base/error.h"
 #include "runtime/call.h"
@@ -207,6 +209,78 @@ TEST_F(CallTest, StridesBeyond32BitsAreLegal) {
 TEST_F(CallTest, TensorBeyondTheAddressesIsRefused) {
   EXPECT_REFUSED(call_with(&StagedRowsArgs::in_stride, int64_t{1} << 61), KILN_INVALID_ARGUMENT,
                  "in would span more than 2^63 bytes (in_stride = 2305843009213693952");
+}
+
+TEST_F(CallTest, TensorOfBytesBeyondTheAddressesIsRefused) {
+  StagedRowsArgs args = staged_rows_args(8);
+  args.scale = reinterpret_cast<const void*>(0x40000);
+  args.scale_stride = int64_t{1} << 62;
+  EXPECT_REFUSED(call_staged_rows(rows_, args), KILN_INVALID_ARGUMENT,
+                 "scale would span more than 2^63 bytes (scale_stride = 4611686018427387904");
+}
+
+// The checks as numbers that cannot overflow, and all divisions where they stand in the rules.
+bool is_legal(const StagedRowsArgs& args) {
+  __extension__ using Int128 = __int128;
+  struct Walk {
+    Int128 steps, stride, row, multiple;
+    bool holds() const { return steps <= 1 || (stride >= row && stride % multiple == 0); }
+    Int128 reach() const { return steps <= 1 ? 0 : (steps - 1) * stride; }
+  };
+  const Int128 most = std::numeric_limits<int64_t>::max();
+  const Walk in{args.num_rows, args.in_stride, 64, 8};
+  const Int128 row = Int128{args.width_out} + 8;
+  const Walk out0{args.num_rows, args.out_stride0, row, 1};
+  const Walk out1{64, args.out_stride1, row, 1};
+  if (args.num_rows == 0) return true;
+  const bool good_in = in.holds() && (in.reach() + 64) * 2 <= most;
+  bool good_out = out0.holds() && out1.holds() && (out0.reach() + out1.reach() + row) * 4 <= most;
+  if (args.num_rows > 1) {
+    const Walk& inner = out0.stride < out1.stride ? out0 : out1;
+    const Walk& outer = out0.stride < out1.stride ? out1 : out0;
+    good_out = good_out && outer.stride >= inner.reach() + row;
+  }
+  return good_in && good_out;
+}
+
+TEST(CallChecks, HoldWhatTheRulesSayAndTellWhatTheyRefuse) {
+  const CallChecks checks(staged_rows(), {{"format", 0}, {"C", 64}});
+  std::mt19937_64 random(20240611);
+  const auto near = [&](int64_t value) {  // on, beside and far from the edge
+    switch (random() % 8) {
+      case 0:
+        return value - 1 - static_cast<int64_t>(random() % 9);
+      case 1:
+        return value + 8 * static_cast<int64_t>(random() % 100);
+      case 2:
+        return static_cast<int64_t>(random());
+      case 3:
+        return static_cast<int64_t>(random() >> (1 + random() % 62));
+      default:
+        return value;
+    }
+  };
+  int legal = 0;
+  constexpr int kRounds = 200'000;
+  for (int round = 0; round < kRounds; ++round) {
+    constexpr int64_t kRows[] = {0, 1, 2, 8, 1000, 10'000'000};
+    StagedRowsArgs args = staged_rows_args(kRows[random() % std::size(kRows)]);
+    args.width_out = 64 + static_cast<int64_t>(random() % 3);
+    const int64_t row = args.width_out + 8;
+    args.in_stride = near(64);
+    const bool swapped = random() % 2 == 0;
+    args.out_stride1 = near(swapped ? row * std::max<int64_t>(args.num_rows, 1) : row);
+    args.out_stride0 = near(swapped ? row : row * 64);
+    std::array<int64_t, kMaxFields> storage;
+    const int64_t* fields = checks.view(&args, storage.data());
+    ASSERT_EQ(checks.holds(fields), is_legal(args))
+        << "round " << round << ": " << args.num_rows << " rows, in_stride " << args.in_stride
+        << ", out_stride0 " << args.out_stride0 << ", out_stride1 " << args.out_stride1;
+    ASSERT_EQ(checks.explain(fields).empty(), is_legal(args)) << "round " << round;
+    legal += is_legal(args) ? 1 : 0;
+  }
+  EXPECT_GT(legal, kRounds / 10);
+  EXPECT_LT(legal, kRounds - kRounds / 10);
 }
 
 TEST_F(CallTest, OptionalArgumentIsCheckedWhenGiven) {

@@ -124,7 +124,8 @@ TEST(Dispatch, CombinesAxesInTheOrderOfAllBuckets) {
   const Dispatch dispatch(checks, std::move(variants), std::move(pick));
   for (size_t i = 0; i < buckets.size(); ++i) {
     const int64_t fields[] = {24, buckets[i]["A"], buckets[i]["B"]};
-    EXPECT_EQ(dispatch.variant(fields).workspace_bytes.value(fields), static_cast<int64_t>(i));
+    EXPECT_EQ(dispatch.bucket(fields), i);
+    EXPECT_EQ(dispatch.variant(i).workspace_bytes.value(fields), static_cast<int64_t>(i));
   }
 }
 

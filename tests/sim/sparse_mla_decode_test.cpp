@@ -27,11 +27,10 @@ class SparseMlaDecodeOnSimulator : public OpOnSimulator {
     return op().default_config(fixed_sizes).merged(changes);
   }
 
-  static Config lean(int64_t kind, int64_t splits) {
+  static Config lean(int64_t splits) {
     return {{"splits", splits}, {"tile_slots", 32},
             {"warps", 8},       {"query_quarters_in_registers", 4},
-            {"ctas_per_sm", 1}, {"partial_columns", splits == 1 ? 0 : 8},
-            {"lean", kind}};
+            {"ctas_per_sm", 1}, {"lean", 1}};
   }
 
   // As it is, the config is right; with a mistake it is not.
@@ -78,16 +77,12 @@ TEST_F(SparseMlaDecodeOnSimulator, PlantedMistakesAreRejected) {
        "2 * chunk + (t >> 1 ^ 1)"},
       {"values keep an older maximum", "kernel.cu", "factor != 1.0f) && i > 0)",
        "factor != 1.0f) && i < 0)"},
-      {"the output of a split is not normalised", "kernel.cu",
-       "const float upper = inverse_sum(joined_states[m][0]);", "const float upper = 1.0f;"},
       {"the first tile is another", "kernel.cu", "first_slot = checked_slot(first_slot, 0, begin);",
        "first_slot = slot;"},
-      {"the combine weighs the wrong split", "combine.cu",
-       "load_shared_8(weights + ((first + i) * 8 + g) * 8)",
-       "load_shared_8(weights + ((first + (i ^ 1)) * 8 + g) * 8)"},
-      {"the combine leaves a split out", "combine.cu",
-       "const int end = splits * (part_of_unit + 1) / warps_per_unit;",
-       "const int end = splits * (part_of_unit + 1) / warps_per_unit - 1;"},
+      {"two pieces change places", "tile.cuh", "(warp * k_tiles + first_k_tile + j) / 2",
+       "((warp * k_tiles + first_k_tile + j) / 2 ^ 1)"},
+      {"few splits are not weighed", "combine.cu", "split_lanes == 1 ? weights[i]",
+       "split_lanes == 1 ? 0.5f"},
   };
   const Sizes fixed_sizes = shape(16, 1, 2);
   reject(mutants, fixed_sizes, config(fixed_sizes, {{"splits", 2}}));
@@ -97,31 +92,23 @@ TEST_F(SparseMlaDecodeOnSimulator, PlantedMistakesOfTheLeanKernelAreRejected) {
   const std::vector<Mutant> few{
       {"the last slot of a list is dropped", "lean.cu", "columns.column < columns.len ?",
        "columns.column + 1 < columns.len ?"},
-      {"the rehearsal counts", "lean.cu", "is_real ? requested[0] : 0",
-       "is_real ? requested[0] : 1"},
       {"the next tile is this one", "lean.cu", "ahead = load_tile(tile_of_step(stages));",
        "ahead = load_tile(tile);"},
       {"values keep an older maximum", "lean.cu", "factor != 1.0f) && tile != split)",
        "factor != 1.0f) && tile == all_tiles)"},
       {"a state is another split's", "lean.cu", "columns_to), \"+l\"(state_to));",
        "columns_to), \"+l\"(state_to)); if (split == 0) ++state_to; else --state_to;"},
-      {"two pieces change places", "tile.cuh", "(warp * k_tiles + first_k_tile + j) / 2",
-       "((warp * k_tiles + first_k_tile + j) / 2 ^ 1)"},
-      {"few splits are not weighed", "combine_columns.cu", "split_lanes == 1 ? weights[i]",
-       "split_lanes == 1 ? 0.5f"},
   };
   const std::vector<Mutant> many{
-      {"the wrong split's weight", "combine_columns.cu",
-       "(i * split_lanes + split_lane) % warp_lanes",
+      {"the wrong split's weight", "combine.cu", "(i * split_lanes + split_lane) % warp_lanes",
        "(i * split_lanes + (split_lane ^ 1)) % warp_lanes"},
-      {"a quarter of the splits is left out", "combine_columns.cu", "step_lanes >= 8;",
-       "step_lanes > 8;"},
-      {"the sink counts for one split", "combine_columns.cu",
-       "step_lanes < warp_lanes; step_lanes *= 2", "step_lanes < 16; step_lanes *= 2"},
+      {"a quarter of the splits is left out", "combine.cu", "step_lanes >= 8;", "step_lanes > 8;"},
+      {"the sink counts for one split", "combine.cu", "step_lanes < warp_lanes; step_lanes *= 2",
+       "step_lanes < 16; step_lanes *= 2"},
   };
   const Sizes fixed_sizes = shape(16, 1, 2);
-  reject(few, fixed_sizes, config(fixed_sizes, lean(2, 2)));
-  reject(many, fixed_sizes, config(fixed_sizes, lean(1, 20)));
+  reject(few, fixed_sizes, config(fixed_sizes, lean(2)));
+  reject(many, fixed_sizes, config(fixed_sizes, lean(20)));
 }
 
 TEST_F(SparseMlaDecodeOnSimulator, TheLeanKernelIsRightForAnyPart) {
@@ -138,10 +125,8 @@ TEST_F(SparseMlaDecodeOnSimulator, TheLeanKernelIsRightForAnyPart) {
     const std::vector<int64_t> several =
         shapes_done++ % 2 == 0 ? std::vector<int64_t>{1, 5} : std::vector<int64_t>{2, 20};
     for (const int64_t splits : several) {
-      const tuner::RunnablePlan candidate =
-          plan(fixed_sizes,
-               config(fixed_sizes,
-                      lean(splits == 5 ? 1 : 2, splits).merged({{"stages", splits < 5 ? 2 : 1}})));
+      const tuner::RunnablePlan candidate = plan(
+          fixed_sizes, config(fixed_sizes, lean(splits).merged({{"stages", splits < 5 ? 2 : 1}})));
       for (const auto& c : cases) {
         const tuner::RunVerdict verdict = c->check(candidate);
         EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
@@ -151,18 +136,18 @@ TEST_F(SparseMlaDecodeOnSimulator, TheLeanKernelIsRightForAnyPart) {
   }
 }
 
-TEST_F(SparseMlaDecodeOnSimulator, PartialResultsMayBeColumns) {
+TEST_F(SparseMlaDecodeOnSimulator, EveryTilingLeavesPartialResults) {
   const Sizes fixed_sizes = shape(20, 1, 2).merged({{"inverse_rope", 1}});
   const auto many = prepared(case_named("many columns", fixed_sizes));
   const auto few = prepared(case_named("one column", fixed_sizes));
-  const Config columns{{"tile_slots", 32}, {"partial_columns", 8}};
+  const Config tile{{"tile_slots", 32}};
   const std::vector<Config> configs{
-      columns.merged({{"splits", 5}, {"groups", 2}, {"query_quarters_in_registers", 4}}),
-      columns.merged({{"splits", 8}, {"warps", 8}, {"groups", 2}, {"partial_columns", 4}}),
-      columns.merged({{"splits", 4}, {"heads_per_cta", 32}}),
-      columns.merged({{"splits", 40}, {"heads_per_cta", 32}, {"decode_among_products", 0}}),
-      lean(1, 40),
-      lean(2, 10).merged({{"partial_columns", 4}, {"stages", 2}}),
+      tile.merged({{"splits", 5}, {"groups", 2}, {"query_quarters_in_registers", 4}}),
+      tile.merged({{"splits", 8}, {"warps", 8}, {"groups", 2}}),
+      tile.merged({{"splits", 4}, {"heads_per_cta", 32}}),
+      tile.merged({{"splits", 40}, {"heads_per_cta", 32}, {"decode_among_products", 0}}),
+      lean(40),
+      lean(10).merged({{"stages", 2}}),
   };
   for (const Config& changes : configs) {
     const Config each = config(fixed_sizes, changes);
@@ -203,7 +188,7 @@ TEST_F(SparseMlaDecodeOnSimulator, ConfigsOfOneSignatureGiveTheSameBits) {
       {two_ctas, two_ctas.merged({{"stages", 2}})},
       {more_heads, more_heads.merged({{"score_m_tiles", 2}})},
       {decoded_before, decoded_before.merged({{"decode_among_products", 1}})},
-      {lean(1, 4), lean(2, 4)},
+      {lean(4), lean(4).merged({{"stages", 2}})},
   };
   for (const auto& [one, other] : pairs) {
     std::vector<std::map<std::string, std::vector<uint32_t>>> results;

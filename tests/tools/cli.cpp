@@ -63,6 +63,7 @@ CliTest::CliTest() : folder_(fresh_folder()) {
   }
   environment["HOME"] = folder_.string();
   environment["KILN_DB"] = db();
+  environment["KILN_LOCAL"] = "/dev/null";  // where no folder can be
   environment["KILN_LIBCUDA"] = path("no-such-libcuda.so.1");
 }
 

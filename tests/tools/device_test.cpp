@@ -181,6 +181,39 @@ TEST_F(ToyDevice, WhatIsNeitherStoredNorCompiledIsUnproven) {
   }
 }
 
+TEST_F(ToyDevice, ImageFromElsewhereServesOnceItIsProvenWithoutACompiler) {
+  tune();
+  sqlite3* store = nullptr;
+  ASSERT_EQ(sqlite3_open(db().c_str(), &store), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(store,
+                         "UPDATE images SET trusted = 0 WHERE binary IN (SELECT binary FROM "
+                         "plan_kernels JOIN decisions USING (plan)); DELETE FROM verifications",
+                         nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(store);
+  const auto untrusted = [this] {
+    int64_t count = 0;
+    for (const cache::BinaryRow& row :
+         cache::Store::open({.path = db(), .mode = cache::StoreOptions::Mode::read_only})
+             ->list_binaries()) {
+      count += row.trusted ? 0 : 1;
+    }
+    return count;
+  };
+  ASSERT_GT(untrusted(), 0);
+
+  // What computes something else stays untrusted.
+  environment["KILN_TOY_BEHAVIOUR"] = std::to_string(testing::kToyWrong);
+  EXPECT_EQ(run({"verify", "--op", "toy"}).code, code(ExitCode::not_verified));
+  EXPECT_GT(untrusted(), 0);
+
+  environment.erase("KILN_TOY_BEHAVIOUR");
+  const Result verify = run({"verify", "--op", "toy", "--json"});
+  EXPECT_EQ(verify.code, 0) << verify;
+  for (const Json& row : verify.json()) EXPECT_EQ(row["outcome"], "passed");
+  EXPECT_EQ(untrusted(), 0);
+}
+
 TEST_F(ToyDevice, WhatCannotBeRunIsUnprovenAndUnmeasuredAndExitCodeOne) {
   tune();
   environment["KILN_TOY_MEMORY_BYTES"] = "100000";

@@ -448,5 +448,60 @@ TEST_F(ExplainCommand, DeviceHereIsTaken) {
   EXPECT_EQ(run({"explain", op_, "--json", "--device", "cuda:1"}).json()["gpu"], "rtx-3090");
 }
 
+class WorkloadCommand : public CliTest {
+ protected:
+  // As sessions note it that are closed.
+  void use(const std::string& gpu, const std::vector<cache::Problem>& problems) {
+    const auto store = cache::Store::open({.path = db(), .pack = ""});
+    ASSERT_TRUE(store->put_used_sizes(problems, gpu_class_key(find_gpu(gpu)), gpu));
+  }
+  static cache::Problem combine(int64_t num_tokens) {
+    return {.op = "combine_topk_swa",
+            .op_version = templates::require_op("combine_topk_swa").version,
+            .shape = R"({"ratio":2,"top_k":512})",
+            .bucket = "{\"num_tokens\":" + std::to_string(num_tokens) + "}"};
+  }
+};
+
+TEST_F(WorkloadCommand, PrintsWhatSessionsCalled) {
+  use("rtx-3090", {combine(16), combine(64)});
+  use("a40", {combine(4096)});
+  const Result all = run({"workload", "--db", db()});
+  EXPECT_EQ(all.code, 0) << all;
+  ASSERT_EQ(all.json()["ops"].size(), 2u) << all;
+  EXPECT_EQ(all.json()["ops"][0],
+            parse_json(R"({"op": "combine_topk_swa", "shape": {"ratio": 2, "top_k": 512},
+                           "sizes": {"num_tokens": [16, 64]}})",
+                       "expected"));
+  EXPECT_TRUE(contains(all.err, "1 shapes, called on a40, rtx-3090; last on 2")) << all;
+
+  const Result one = run({"workload", "--gpu", "a40", "--since", "1d", "--db", db()});
+  EXPECT_EQ(one.code, 0) << one;
+  ASSERT_EQ(one.json()["ops"].size(), 1u) << one;
+  EXPECT_EQ(one.json()["ops"][0]["sizes"]["num_tokens"], Json({4096, 4096}));
+}
+
+TEST_F(WorkloadCommand, NothingIsAFailureThatSaysWhereUseIsRecorded) {
+  const Result none = run({"workload", "--db", db()});
+  EXPECT_EQ(none.code, code(ExitCode::failed)) << none;
+  EXPECT_EQ(none.out, "");
+  EXPECT_TRUE(contains(none.err, "no use is recorded in " + db() + " that matches.")) << none;
+  use("rtx-3090", {combine(16)});
+  EXPECT_EQ(run({"workload", "--op", "linear_fp8", "--db", db()}).code, code(ExitCode::failed));
+  EXPECT_EQ(run({"workload", "--since", "soon", "--db", db()}).code, code(ExitCode::usage));
+}
+
+TEST_F(WorkloadCommand, SizesThatThisBuildDoesNotKnowAreLeftOut) {
+  cache::Problem older = combine(16);
+  older.op_version += 1000;
+  cache::Problem other = combine(17);  // no bucket
+  use("rtx-3090", {older, other, combine(64)});
+  const Result result = run({"workload", "--db", db()});
+  EXPECT_EQ(result.code, 0) << result;
+  EXPECT_EQ(result.json()["ops"].size(), 1u);
+  EXPECT_TRUE(contains(result.err, "2 used sizes are of ops or versions that this build"))
+      << result;
+}
+
 }  // namespace
 }  // namespace kiln::cli

@@ -29,6 +29,7 @@ TEST(Text, DurationsAreReadWithTheirUnits) {
   EXPECT_EQ(parse_duration_s("5m"), 300);
   EXPECT_EQ(parse_duration_s("1h30m"), 5400);
   EXPECT_EQ(parse_duration_s("500ms"), 0.5);
+  EXPECT_EQ(parse_duration_s("7d"), 7 * 86400);
   EXPECT_EQ(parse_duration_s("90"), 90);
   for (const char* bad : {"", "soon", "5 m", "-3s", "3x", "1e999s", "s"}) {
     EXPECT_THROW(parse_duration_s(bad), Failure) << bad;

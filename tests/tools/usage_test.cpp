@@ -9,8 +9,9 @@
 namespace kiln::cli {
 namespace {
 
-const std::vector<std::string> kCommands = {"tune", "build",   "ops",    "devices", "ls",
-                                            "show", "explain", "verify", "bench",   "doctor"};
+const std::vector<std::string> kCommands = {
+    "tune",     "build",  "ops",    "devices", "ls",   "show", "explain", "verify", "bench",
+    "workload", "export", "import", "merge",   "diff", "pin",  "forget",  "gc",     "doctor"};
 
 // The first op's name with its last letter gone: what a typing mistake looks like.
 std::string misspelt_op() {
@@ -83,6 +84,9 @@ TEST_F(Usage, MisspeltOpSuggestsTheNearestAndListsAll) {
         {"show", misspelt_op()},
         {"explain", misspelt_op()},
         {"verify", "--op", misspelt_op()},
+        {"export", "--op", misspelt_op()},
+        {"pin", misspelt_op()},
+        {"forget", "--op", misspelt_op()},
         {"bench", "--op", misspelt_op()}}) {
     const Result result = run(arguments);
     EXPECT_EQ(result.code, code(ExitCode::usage)) << result;
@@ -119,11 +123,14 @@ TEST_F(Usage, MistakesOfOptionsAreOneSentenceAndExitCodeTwo) {
         {"ops", "--arch", "sm_8x"},
         {"ops", "--arch", "sm_70"},
         {"show"},
+        {"pin", templates::ops().front()->name, "--gpu", "rtx-3090"},
+        {"forget"},
         {"show", templates::ops().front()->name, "nonsense"},
         {"show", templates::ops().front()->name, "--arch", "sm_80"},
         {"explain", templates::ops().front()->name, "--shape", "{"},
         {"explain", templates::ops().front()->name, "--shape", "[]"},
         {"explain", templates::ops().front()->name, "--sizes", "{\"no_such_size\": 1}"},
+        {"gc", "--budget", "plenty"},
         {"bench", "--shape", "{}"},
         {"bench", "--workload", path("absent.json")},
         {"bench", "--op", templates::ops().front()->name, "--workload", "-", "--sizes", "{}"}}) {

@@ -21,8 +21,6 @@
 namespace kiln::cli {
 namespace {
 
-constexpr size_t kMostTextBytes = size_t{1} << 20;
-
 // "did you mean" first, then everything there is.
 Failure unknown_name(const std::string& what, const std::string& name,
                      const std::vector<std::string>& known) {
@@ -259,7 +257,7 @@ Json object_argument(const std::string& text, const std::string& what) {
   return value;
 }
 
-std::string read_text_file(const std::string& path, const std::string& what) {
+std::string read_text_file(const std::string& path, const std::string& what, size_t most_bytes) {
   const bool is_stdin = path == "-";
   const std::string name = is_stdin ? "standard input" : "the file " + in_quotes(path);
   const auto refuse = [&](const std::string& why) {
@@ -276,15 +274,15 @@ std::string read_text_file(const std::string& path, const std::string& what) {
   if (!is_stdin && !S_ISREG(status.st_mode)) throw refuse("is not a regular file");
 
   std::string text;
-  std::array<char, 4096> part;
+  std::array<char, 65536> part;
   for (;;) {
     const ssize_t got = read(file.get(), part.data(), part.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw refuse(fmt::format("cannot be read: {}", std::strerror(errno)));
     if (got == 0) break;
     text.append(part.data(), static_cast<size_t>(got));
-    if (text.size() > kMostTextBytes) {
-      throw refuse(fmt::format("is longer than {} bytes (1 MiB)", kMostTextBytes));
+    if (text.size() > most_bytes) {
+      throw refuse(fmt::format("is longer than {} bytes ({} MiB)", most_bytes, most_bytes >> 20U));
     }
   }
   if (text.empty()) throw refuse("is empty");

@@ -112,8 +112,10 @@ runtime::DeviceInfo require_device(const std::string& id);
 
 // A JSON object given on the command line; `what` is the option: "--shape".
 Json object_argument(const std::string& text, const std::string& what);
-// A regular file, or standard input when `path` is "-"; at most 1 MiB and not empty. `what` is the
-// option: "--workload".
-std::string read_text_file(const std::string& path, const std::string& what);
+// A regular file, or standard input when `path` is "-"; not empty. `what` is the option:
+// "--workload".
+inline constexpr size_t kMostArgumentBytes = size_t{1} << 20;
+std::string read_text_file(const std::string& path, const std::string& what,
+                           size_t most_bytes = kMostArgumentBytes);
 
 }  // namespace kiln::cli

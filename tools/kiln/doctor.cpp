@@ -7,6 +7,7 @@
 #include <map>
 
 #include "cache/files.h"
+#include "cache/place.h"
 #include "jit/compiler.h"
 #include "tools/kiln/commands.h"
 #include "tools/kiln/table.h"
@@ -18,6 +19,7 @@ namespace {
 
 struct StoreReport {
   cache::StorePlace place;
+  std::vector<cache::PassedOver> passed_over;  // places that come before it
   bool exists = false;
   bool in_memory = false;
   // By the permissions, without a try: doctor leaves the store as it is. All that it may write is
@@ -34,6 +36,7 @@ struct StoreReport {
 StoreReport examine_store(const Common& common) {
   StoreReport report;
   report.place = store_place(common);
+  if (common.db.empty()) report.passed_over = cache::choose_store_place().passed_over;
   report.exists = store_file_exists(common);
   report.in_memory = report.place.path == kInMemory;
   const std::string path = cache::absolute_path(report.place.path);
@@ -41,7 +44,7 @@ StoreReport examine_store(const Common& common) {
       !report.in_memory &&  // what is decided there is lost
       (report.exists ? cache::why_not_writable(path) == 0 : cache::why_not_creatable(path).empty());
   cache::StoreOptions options;
-  options.path = common.db;
+  options.path = report.place.path;  // what was passed over is told by this report
   options.pack = common.pack;
   options.mode = cache::StoreOptions::Mode::read_only;
   if (!report.exists) options.path = kInMemory;  // a pack is still looked at
@@ -56,8 +59,11 @@ StoreReport examine_store(const Common& common) {
 }
 
 Json store_json(const StoreReport& report) {
+  Json passed_over = Json::array();
+  for (const cache::PassedOver& place : report.passed_over) passed_over.push_back(place.why);
   return {{"path", report.place.path},
           {"why", report.place.why},
+          {"passed_over", passed_over},
           {"exists", report.exists},
           {"in_memory", report.in_memory},
           {"writable", report.writable},
@@ -76,6 +82,11 @@ Json store_json(const StoreReport& report) {
 
 void print_store(const StoreReport& report) {
   print(fmt::format("Store      {} ({})\n", report.place.path, report.place.why));
+  if (!report.in_memory) {
+    for (const cache::PassedOver& place : report.passed_over) {
+      print(fmt::format("           passed over: {}\n", place.why));
+    }
+  }
   if (report.in_memory) {
     print(
         "           IN MEMORY: what is decided is lost when the command ends, so `kiln tune`, "

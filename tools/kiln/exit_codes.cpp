@@ -12,6 +12,7 @@ constexpr ExitCodeRow kExitCodes[] = {
     {ExitCode::no_compiler, "NVRTC is missing or unusable"},
     {ExitCode::not_verified, "verify: a stored config computes something else than its oracle"},
     {ExitCode::store, "the store cannot be read or written, is in memory, or is damaged"},
+    {ExitCode::different, "diff: the two stores decide otherwise"},
     {ExitCode::interrupted, "interrupted by Ctrl-C or SIGTERM; what was finished is stored"},
 };
 

@@ -18,6 +18,7 @@ enum class ExitCode : int {
   no_compiler = 4,
   not_verified = 5,
   store = 6,
+  different = 7,
   interrupted = 130,
 };
 

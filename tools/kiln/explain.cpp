@@ -10,6 +10,7 @@
 #include "tools/kiln/commands.h"
 #include "tools/kiln/decisions.h"
 #include "tools/kiln/misses.h"
+#include "tools/kiln/target.h"
 #include "tools/kiln/text.h"
 
 namespace kiln::cli {
@@ -24,40 +25,6 @@ struct ExplainArguments {
   std::string gpu;
   std::string device;
 };
-
-struct Target {
-  Gpu gpu;
-  std::string label;
-};
-
-Target device_target(const runtime::DeviceInfo& info) {
-  if (info.timing == runtime::Timing::none) return {find_gpu(info.match), info.match};
-  return {info.gpu, info.match.empty() ? info.gpu.slug : info.match};
-}
-
-// What the user named, else the device here, else the one GPU that the store knows.
-Target choose_target(const ExplainArguments& arguments, cache::Store& store) {
-  if (!arguments.gpu.empty()) {
-    const Gpu& gpu = resolve_gpu(arguments.gpu);
-    return {gpu, gpu.slug};
-  }
-  if (!arguments.device.empty()) return device_target(require_device(arguments.device));
-  const runtime::DeviceList list = runtime::list_devices();
-  if (!list.devices.empty()) return device_target(list.devices.front());
-
-  std::vector<std::string> labels;
-  for (const cache::DecisionRow& row : store.list_decisions()) {
-    const std::string& label = row.decision.gpu_label;
-    if (std::find(labels.begin(), labels.end(), label) == labels.end()) labels.push_back(label);
-  }
-  if (labels.size() == 1) {
-    const Gpu& gpu = resolve_gpu(labels.front());
-    return {gpu, gpu.slug};
-  }
-  throw Failure(ExitCode::no_device, "there is no GPU here, so name one with --gpu SLUG.",
-                labels.empty() ? fmt::format("Known GPUs: {}.", joined(gpu_slugs()))
-                               : fmt::format("GPUs in the store: {}.", joined(labels)));
-}
 
 struct BucketQuestion {
   templates::Sizes bucket;
@@ -87,15 +54,9 @@ std::vector<BucketQuestion> bucket_questions(const templates::Op& op, const std:
     }
     return questions;
   }
-  const templates::Sizes dynamic = templates::parse_dynamic(op, object_argument(sizes, "--sizes"));
+  const templates::Sizes dynamic = bucket_sizes(op, sizes);
   BucketQuestion question{templates::nearest_bucket(op, dynamic), {}};
   for (const templates::Bucket& bucket : op.buckets) {
-    if (!dynamic.contains(bucket.symbol)) {
-      throw Failure(ExitCode::usage,
-                    fmt::format("{}: --sizes lacks \"{}\", which decides the bucket.", op.name,
-                                op.find_size(bucket.symbol)->field),
-                    "Leave --sizes out to see every bucket.");
-    }
     question.how.push_back(
         how_bucket_was_found(op, bucket, dynamic[bucket.symbol], question.bucket[bucket.symbol]));
   }
@@ -236,7 +197,7 @@ ExitCode run_explain(const ExplainArguments& arguments, const Common& common) {
           : templates::parse_shape(op, object_argument(arguments.shape, "--shape"));
   const std::vector<BucketQuestion> questions = bucket_questions(op, arguments.sizes);
   OpenStore store(common, StoreUse::read);
-  const Target target = choose_target(arguments, *store);
+  const Target target = choose_target(arguments.gpu, arguments.device, *store);
   if (target.gpu.cc() < op.min_cc) {
     throw Failure(ExitCode::failed,
                   fmt::format("{} needs compute capability {}.{} or more; {} has "

@@ -36,6 +36,8 @@ constexpr const char* kEpilogue =
     "Environment:\n"
     "  KILN_DB          the store, as --db\n"
     "  KILN_PACK        read-only stores under it, separated by ':'; a folder stands for its *.db\n"
+    "  KILN_LOCAL       the folder for a store when no other place can be written: /var/tmp\n"
+    "  KILN_STORE_BYTES what the store may hold before the longest unused kernels go: 2GiB\n"
     "  KILN_NVRTC       the libnvrtc.so to use, or its folder\n"
     "  KILN_LIBCUDA     the CUDA driver library\n"
     "  KILN_LIBNVML     the library that reports clocks and throttling while tuning\n"
@@ -65,6 +67,14 @@ void describe(CLI::App& app, Common& common, Chosen& chosen) {
   add_explain(app, common, chosen);
   add_verify(app, common, chosen);
   add_bench(app, common, chosen);
+  add_workload(app, common, chosen);
+  add_export(app, common, chosen);
+  add_import(app, common, chosen);
+  add_merge(app, common, chosen);
+  add_diff(app, common, chosen);
+  add_pin(app, common, chosen);
+  add_forget(app, common, chosen);
+  add_gc(app, common, chosen);
   add_doctor(app, common, chosen);
   app.footer(kEpilogue + exit_code_help());
 }

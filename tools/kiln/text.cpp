@@ -38,6 +38,7 @@ double unit_seconds(std::string_view unit) {
   if (unit == "s" || unit.empty()) return 1;
   if (unit == "m" || unit == "min") return 60;
   if (unit == "h") return 3600;
+  if (unit == "d") return 24 * 3600;
   return 0;
 }
 
@@ -99,7 +100,7 @@ Json stored_json(const std::string& text) {
 
 double parse_duration_s(std::string_view text) {
   const Failure bad(ExitCode::usage,
-                    fmt::format("{} is not a duration; expected a number with ms, s, m or h, "
+                    fmt::format("{} is not a duration; expected a number with ms, s, m, h or d, "
                                 "for example 30s, 5m or 1h30m.",
                                 in_quotes(text)));
   double seconds = 0;

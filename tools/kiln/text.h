@@ -22,7 +22,7 @@ std::string short_json(const Json& object);
 // string.
 Json stored_json(const std::string& text);
 
-// "30s", "5m", "1h", "1h30m", "500ms", or plain seconds. Fails with usage.
+// "30s", "5m", "1h", "1h30m", "500ms", "7d", or plain seconds. Fails with usage.
 double parse_duration_s(std::string_view text);
 
 // Writes to stderr. One that is full or closed is no reason to end, and fmt::print would throw.
