@@ -13,9 +13,10 @@
 // (two rows, every second piece) meet all banks.
 //
 // A part of K (splits) is cut again into warps_along_depth runs of chunks; a slot holds one chunk
-// of each run. In the end the warps that hold one block of y share it out, rows by rows, and each
-// adds its share in the order of the runs. With splits, every warp then leaves its partial sums in
-// the workspace. The later of two splits adds both; those of more are added by sum_tiles.cu.
+// of each run. No run waits for another before the end: then the warps that hold one block of y
+// share it out, rows by rows, and each adds its share in the order of the runs. With splits, every
+// warp then leaves its partial sums in the workspace. The later of two splits adds both; those of
+// more are added by sum_tiles.cu.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, depth, groups, tile_rows, tile_columns, warps_along_rows,
                              // warps_along_columns, warps_along_depth, stages, splits,
@@ -59,19 +60,29 @@ __device__ __forceinline__ XRows x_rows(const Args& args, int group) {
   return {args.x + group * args.x_stride1, args.x_stride0};
 }
 
-// Copies the chunks of the runs of one split into slots, one of each run after another.
+// A run has its own threads, slots and barrier.
+constexpr int run_threads = warp_lanes * warps_of_run;
+
+__device__ __forceinline__ void sync_run() {
+  if constexpr (warps_along_depth == 1)
+    __syncthreads();
+  else
+    barrier(1 + warp_id() / warps_of_run, run_threads);
+}
+
+// Copies the chunks of a run into its slots, one after another.
 class ChunkCopies {
  public:
-  __device__ __forceinline__ ChunkCopies(const Args& args, const Tile& tile, u32 shared) {
-    const int thread = static_cast<int>(threadIdx.x);
-    const int first = first_chunk(tile.split * warps_along_depth);
+  __device__ __forceinline__ ChunkCopies(const Args& args, const Tile& tile, int run, u32 slots) {
+    const int thread = run_thread();
+    const int first = first_chunk(run);
     const XRows x = x_rows(args, tile.group);
     const int row = thread / 8;
     const int piece = thread % 8;
     x_ = reinterpret_cast<const u8*>(x.first + (tile.row + row) * x.stride) + piece * 16 +
          static_cast<i64>(first) * x_row_bytes;
     x_step_ = x.stride * 2 * x_rows_per_step;
-    x_to_ = shared + row * x_row_bytes + (piece ^ (row & 1)) * 16;
+    x_to_ = slots + row * x_row_bytes + (piece ^ (row & 1)) * 16;
 
     const u8* w = args.w + static_cast<i64>(tile.group) * weight_group_bytes;
     int column;
@@ -83,7 +94,7 @@ class ChunkCopies {
       column = tile.column + thread / 4;
       w_ = w + static_cast<i64>(column) * depth + thread % 4 * 16 + first * chunk_elements;
     }
-    w_to_ = shared + x_slot_bytes + thread * 16;
+    w_to_ = slots + x_slot_bytes + thread * 16;
 
     const i64 rows_left = args.num_rows - tile.row - row;
     const int columns_left = columns - column;
@@ -94,39 +105,28 @@ class ChunkCopies {
     // What K lacks in its last chunk; the packed layout holds zeros there.
     wanted_in_tail_ = wanted_ & ((piece < 4 ? x_mask : 0) |
                                  (thread % 4 < 2 || weight_layout == packed ? ~x_mask : 0));
-#pragma unroll
-    for (int d = 0; d < warps_along_depth; ++d) {
-      const int begin = first_chunk(tile.split * warps_along_depth + d);
-      offset_[d] = begin - first;
-      left_[d] = first_chunk(tile.split * warps_along_depth + d + 1) - begin;
-    }
-    ends_k_ = tile.split == splits - 1;
+    left_ = first_chunk(run + 1) - first;
+    ends_k_ = run == runs - 1;
   }
 
-  // The next chunk of each run; after the last one zeros.
+  // The next chunk; after the last one zeros.
   __device__ __forceinline__ void start(u32 slot_offset) {
-    const int thread = static_cast<int>(threadIdx.x);
+    const int thread = run_thread();
+    u32 wanted = left_ > 0 ? wanted_ : 0;
+    if (depth % chunk_elements != 0 && ends_k_ && left_ == 1) wanted = wanted_in_tail_;
 #pragma unroll
-    for (int d = 0; d < warps_along_depth; ++d) {
-      u32 wanted = left_[d] > 0 ? wanted_ : 0;
-      if (depth % chunk_elements != 0 && d == warps_along_depth - 1 && ends_k_ && left_[d] == 1)
-        wanted = wanted_in_tail_;
-      const u8* x = x_ + (d == 0 ? 0 : offset_[d] * x_row_bytes);
-      const u8* w = w_ + (d == 0 ? 0 : offset_[d] * w_chunk_bytes);
-      const u32 to = slot_offset + d * run_slot_bytes;
-#pragma unroll
-      for (int i = 0; i < x_steps; ++i) {
-        if ((i + 1) * threads > x_copies && thread >= x_copies - i * threads) break;
-        copy_async_16(x_to_ + to + i * threads * 16, x + i * x_step_, wanted >> i & 1 ? 16 : 0);
-      }
-#pragma unroll
-      for (int i = 0; i < w_steps; ++i) {
-        if ((i + 1) * threads > w_copies && thread >= w_copies - i * threads) break;
-        copy_async_16(w_to_ + to + i * threads * 16, w + i * w_step,
-                      wanted >> (x_steps + i) & 1 ? 16 : 0);
-      }
-      --left_[d];
+    for (int i = 0; i < x_steps; ++i) {
+      if ((i + 1) * run_threads > x_copies && thread >= x_copies - i * run_threads) break;
+      copy_async_16(x_to_ + slot_offset + i * run_threads * 16, x_ + i * x_step_,
+                    wanted >> i & 1 ? 16 : 0);
     }
+#pragma unroll
+    for (int i = 0; i < w_steps; ++i) {
+      if ((i + 1) * run_threads > w_copies && thread >= w_copies - i * run_threads) break;
+      copy_async_16(w_to_ + slot_offset + i * run_threads * 16, w_ + i * w_step,
+                    wanted >> (x_steps + i) & 1 ? 16 : 0);
+    }
+    --left_;
     copy_async_commit();
     x_ += x_row_bytes;
     w_ += w_chunk_bytes;
@@ -135,16 +135,21 @@ class ChunkCopies {
  private:
   static constexpr int x_copies = tile_rows * 8;
   static constexpr int w_copies = tile_columns * 4;
-  static constexpr int x_steps = (x_copies + threads - 1) / threads;
-  static constexpr int w_steps = (w_copies + threads - 1) / threads;
-  static constexpr int x_rows_per_step = threads / 8;
-  static constexpr int w_columns_per_step = threads / 4;
+  static constexpr int x_steps = (x_copies + run_threads - 1) / run_threads;
+  static constexpr int w_steps = (w_copies + run_threads - 1) / run_threads;
+  static constexpr int x_rows_per_step = run_threads / 8;
+  static constexpr int w_columns_per_step = run_threads / 4;
   static constexpr u32 x_mask = (1u << x_steps) - 1;
   static constexpr int w_chunk_bytes = weight_layout == packed ? block_bytes : chunk_elements;
   static constexpr i64 w_step = weight_layout == packed
-                                    ? static_cast<i64>(threads / warp_lanes) * chunks * block_bytes
+                                    ? static_cast<i64>(warps_of_run) * chunks * block_bytes
                                     : static_cast<i64>(w_columns_per_step) * depth;
   static_assert(x_steps + w_steps <= 32);
+
+  __device__ __forceinline__ static int run_thread() {
+    const int thread = static_cast<int>(threadIdx.x);
+    return warps_along_depth == 1 ? thread : thread % run_threads;
+  }
 
   const u8* x_;
   i64 x_step_;
@@ -153,8 +158,7 @@ class ChunkCopies {
   u32 w_to_;
   u32 wanted_;  // bit i: step i of x lies inside; above them the steps of w
   u32 wanted_in_tail_;
-  int offset_[warps_along_depth];  // of a run, in chunks
-  int left_[warps_along_depth];    // chunks of a run
+  int left_;  // chunks of the run
   bool ends_k_;
 };
 
@@ -205,6 +209,9 @@ using XPieces = uint4[blocks_ahead];
 
 // A thread that may have 240 registers reads the codes of a whole chunk at once, others by halves.
 constexpr bool reads_whole_chunks = threads * min_ctas_per_sm <= 256;
+
+// Where sums leave registers for it, a thread keeps the tile until the end.
+constexpr bool keeps_tile = reads_whole_chunks && column_blocks * row_blocks <= 16;
 
 template <int half>
 __device__ __forceinline__ void load_w(WCodes& w, u32 from) {
@@ -329,7 +336,7 @@ __device__ __forceinline__ void multiply_chunks(Sums& sums, const Args& args, Ch
     });
 
     copy_async_wait<stages - 3>();
-    __syncthreads();  // the next chunk is there, and everyone has left the one before this
+    sync_run();  // the next chunk is there, and everyone has left the one before this
     copies.start(free_slot);
     free_slot = slot;
     const u32 x_this = (x_base ^ 16) + slot;
@@ -400,7 +407,6 @@ __device__ __forceinline__ void add_runs(OwnSums& own, const Sums& sums, u8* sha
       four[0] = sum.x, four[1] = sum.y, four[2] = sum.z, four[3] = sum.w;
     }
   }
-  __syncthreads();
 }
 
 // Leaves a warp's partial sums in the workspace, as its lanes hold them. If there is no kernel to
@@ -500,12 +506,12 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
   scales.read_ahead(args);
   scales.read_ahead(args);
   const LargestScale largest_scale(args, tile, warp_column, first_chunk(run));
-  ChunkCopies copies(args, tile, shared);
+  ChunkCopies copies(args, tile, run, shared + warp_id() / warps_of_run * run_slot_bytes);
 #pragma unroll 1  // little code, since nothing runs before it has been fetched
   for (int s = 0; s < stages - 1; ++s) copies.start(s * slot_bytes);
   const bool is_wide = largest_scale.is_wide();
   copy_async_wait<stages - 2>();
-  __syncthreads();  // the first chunk is there
+  sync_run();  // the first chunk is there
 
   Sums sums = {};
   if (is_wide)
@@ -516,6 +522,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
   __syncthreads();  // the slots are free
   OwnSums own;
   add_runs(own, sums, slots);
-  const Tile tile_again = find_tile(args, block_again());
+  const Tile tile_again = keeps_tile ? tile : find_tile(args, block_again());
   if (splits == 1 || add_splits(own, args, tile_again)) store_sums(args, tile_again, own);
 }

@@ -67,7 +67,7 @@ __device__ __forceinline__ Tile find_tile(const Args& args, u32 block) {
   const u32 tiles_of_column = static_cast<u32>(row_tiles(args));
   const u32 per_group = tiles_of_column * column_tiles;
   const u32 number = block / splits;
-  const u32 group = number / per_group;
+  const u32 group = groups == 1 ? 0 : number / per_group;
   const u32 index = number - group * per_group;
   const u32 band = index / (band_rows * column_tiles);
   const u32 in_band = index - band * (band_rows * column_tiles);

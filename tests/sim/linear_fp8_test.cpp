@@ -153,6 +153,8 @@ TEST_F(LinearFp8OnSimulator, MistakesOfSumsOfTilesAreRejected) {
        "for (int s = 1; s < splits - 1; ++s) sums"},
       {"the other block of rows", "sum_tiles.cu", "(warp * own_fours + block)",
        "(warp * own_fours + (block ^ 1))"},
+      {"the other run's chunks", "tile.cu", "ChunkCopies copies(args, tile, run,",
+       "ChunkCopies copies(args, tile, run ^ 1,"},
       {"the other run's share", "tile.cu", "const int to = i / own_row_blocks;",
        "const int to = warps_along_depth - 1 - i / own_row_blocks;"},
   };
