@@ -44,15 +44,20 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
     }
   }
   const int head_of_block = head % heads_per_cta;
-  const uint4* from = partial_columns(args, row, splits, split_lane, head / heads_per_cta) +
-                      (head_of_block / 16 * pieces + piece) * 64 + head_of_block % 16 * 4 +
-                      lane % 4;
-  uint4 parts[rounds];
+  const PartialColumns from =
+      partial_columns(args, row, splits, split_lane, head / heads_per_cta) +
+      ((head_of_block / 16 * pieces + piece) * 64 + head_of_block % 16 * 4 + lane % 4);
+  uint4 upper[rounds];
+  uint2 lower[rounds];
 #pragma unroll
   for (int i = 0; i < rounds; ++i) {
-    parts[i] = {0, 0, 0, 0};
-    if (splits % split_lanes == 0 || i * split_lanes + split_lane < splits)
-      parts[i] = load_16(reinterpret_cast<const u8*>(from + i * split_lanes * partials_per_split));
+    upper[i] = {0, 0, 0, 0};
+    lower[i] = {0, 0};
+    if (splits % split_lanes == 0 || i * split_lanes + split_lane < splits) {
+      const PartialColumns part = from + i * split_lanes * partials_per_split;
+      upper[i] = load_16(reinterpret_cast<const u8*>(part.upper));
+      lower[i] = *part.lower;
+    }
   }
   const float sink = load_sink(args, head);
   const int first_column = piece / 2 * chunk_dims + lane % 4 * lane_dims + piece % 2 * 8 +
@@ -88,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
   // their uses: one after the other. The grid has no depth, so that this adds nothing.
   u32 gate = __float_as_uint(sink);
 #pragma unroll
-  for (int i = 0; i < rounds; ++i) gate |= parts[i].w;
+  for (int i = 0; i < rounds; ++i) gate |= upper[i].w | lower[i].y;
   gate &= gridDim.z - 1;
 
   float sums[8] = {};
@@ -98,11 +103,15 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
                                     : __shfl_sync(all_lanes, weights[i * split_lanes / warp_lanes],
                                                   (i * split_lanes + split_lane) % warp_lanes);
     if (i == 0) weight = __uint_as_float(__float_as_uint(weight) | gate);
-    const u32 pairs[4] = {parts[i].x, parts[i].y, parts[i].z, parts[i].w};
+    const u32 halves[4] = {upper[i].x, upper[i].y, upper[i].z, upper[i].w};
+    const u32 bytes[2] = {lower[i].x, lower[i].y};
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      sums[2 * e] = __fmaf_rn(weight, low_bf16(pairs[e]), sums[2 * e]);
-      sums[2 * e + 1] = __fmaf_rn(weight, high_bf16(pairs[e]), sums[2 * e + 1]);
+    for (int e = 0; e < 8; ++e) {
+      // The third byte stands for the last one too, which 24 bits do not have.
+      const u32 third = 4 + e % 4;
+      const u32 value = __byte_perm(halves[e / 2], bytes[e / 4],
+                                    (e % 2 == 0 ? 0x1000 : 0x3200) | third << 4 | third);
+      sums[e] = __fmaf_rn(weight, __uint_as_float(value), sums[e]);
     }
   }
   if constexpr (split_lanes > 1) {

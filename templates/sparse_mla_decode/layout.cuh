@@ -68,23 +68,38 @@ struct SoftmaxState {
   float sum;        // of exp2(score - reference), without the sink
 };
 
-// Workspace: [row][split][head block][m-tile][piece][head][t] uint4 of eight neighbouring columns
-// of the output in bf16, relative to the reference as they are, then [row][head][split]
-// SoftmaxState. Piece 2c + i has the eight columns 64c + 16t + 8i and on: of two k-tiles of lane t.
+// Workspace: outputs of splits, relative to the reference as they are, then [row][head][split]
+// SoftmaxState. An output is fp32 without its last byte: bf16 would double the error of a row whose
+// splits cancel. Eight neighbouring columns are a uint4 of their upper halves and a uint2 of their
+// third bytes; first all of those, then all of these, both as
+// [row][split][head block][m-tile][piece][head][t]. Piece 2c + i has the eight columns
+// 64c + 16t + 8i and on: of two k-tiles of lane t.
 constexpr int pieces = head_dim / 32;
-constexpr i64 partials_per_split = static_cast<i64>(head_blocks) * m_tiles * pieces * 64;  // uint4
+constexpr i64 partials_per_split = static_cast<i64>(head_blocks) * m_tiles * pieces * 64;
 
-__device__ __forceinline__ uint4* partial_columns(const Args& args, i64 row, int splits, int split,
-                                                  int head_block) {
-  return reinterpret_cast<uint4*>(args.workspace) + (row * splits + split) * partials_per_split +
-         head_block * (m_tiles * pieces * 64);
+struct PartialColumns {
+  uint4* upper;
+  uint2* lower;
+
+  __device__ __forceinline__ PartialColumns operator+(i64 parts) const {
+    return {upper + parts, lower + parts};
+  }
+};
+
+__device__ __forceinline__ PartialColumns partial_columns(const Args& args, i64 row, int splits,
+                                                          int split, int head_block) {
+  uint4* const upper = reinterpret_cast<uint4*>(args.workspace);
+  const PartialColumns all = {
+      upper, reinterpret_cast<uint2*>(upper + args.num_rows * splits * partials_per_split)};
+  return all + ((row * splits + split) * partials_per_split + head_block * (m_tiles * pieces * 64));
 }
 
 // Of split 0; the others follow.
 __device__ __forceinline__ SoftmaxState* states_of_head(const Args& args, i64 row, int splits,
                                                         int head) {
-  SoftmaxState* states = reinterpret_cast<SoftmaxState*>(
-      reinterpret_cast<uint4*>(args.workspace) + args.num_rows * splits * partials_per_split);
+  const i64 parts = args.num_rows * splits * partials_per_split;
+  SoftmaxState* const states =
+      reinterpret_cast<SoftmaxState*>(partial_columns(args, 0, splits, 0, 0).lower + parts);
   return states + (row * (head_blocks * heads_per_cta) + head) * splits;
 }
 

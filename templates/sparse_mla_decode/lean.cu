@@ -141,13 +141,13 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
   if (!is_split && speaks) store_shared_float(shared + sinks_at + own_head * 4, sink);
 
   // Formed now, while there is nothing else to do.
-  uint4* columns_to = nullptr;
+  PartialColumns columns_to = {};
   float2* state_to = nullptr;
   if constexpr (is_split) {
     columns_to = partial_columns(args, row, splits, split, head_block);
     state_to = reinterpret_cast<float2*>(
         states_of_head(args, row, splits, head_block * heads_per_cta + own_head) + split);
-    asm volatile("" : "+l"(columns_to), "+l"(state_to));
+    asm volatile("" : "+l"(columns_to.upper), "+l"(columns_to.lower), "+l"(state_to));
   }
 
   Output output = {};

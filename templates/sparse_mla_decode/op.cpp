@@ -258,9 +258,9 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
     combine.threads = static_cast<int>(32 * kCombineWarps);
     combine.instructions_per_thread = 200;
     plan.kernels.push_back(std::move(combine));
-    // Of each row, split and head: the output in bf16, its reference, its sum.
+    // Of each row, split and head: the output in 24 bits, its reference, its sum.
     plan.workspace_bytes = {
-        .scale = t.splits * t.head_blocks * t.heads_per_cta * (2 * kHeadDim + 8), .terms = {{"T"}}};
+        .scale = t.splits * t.head_blocks * t.heads_per_cta * (3 * kHeadDim + 8), .terms = {{"T"}}};
   }
   // Dims are summed within warps, then over them; p is summed within lanes, then over them.
   plan.reduction_signature = fmt::format(

@@ -469,7 +469,7 @@ __device__ __forceinline__ void add_values(Output& output, const KeyFragments& v
 
 // Columns of a split, as layout.cuh has them, of `count` k-tiles of the warp from first_k_tile on.
 template <int count>
-__device__ __forceinline__ void store_columns(uint4* to,
+__device__ __forceinline__ void store_columns(PartialColumns to,
                                               const float (&output)[m_tiles][count][octets][4],
                                               int first_k_tile, int warp, int lane) {
   static_assert(count % 2 == 0, "a piece is of two k-tiles");
@@ -480,16 +480,20 @@ __device__ __forceinline__ void store_columns(uint4* to,
       if (2 * m + half >= head_groups) continue;
 #pragma unroll
       for (int j = 0; j < count; j += 2) {
-        u32 pairs[4];
+        u32 halves[4];  // of columns 2i and 2i + 1
+        u32 bytes[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float(&odd)[4] = output[m][j + i / 2][0];
-          const float(&even)[4] = output[m][j + i / 2][1];
-          pairs[i] = to_bf16x2(even[2 * half + i % 2], odd[2 * half + i % 2]);
+          const u32 odd = __float_as_uint(output[m][j + i / 2][0][2 * half + i % 2]);
+          const u32 even = __float_as_uint(output[m][j + i / 2][1][2 * half + i % 2]);
+          halves[i] = __byte_perm(even, odd, 0x7632);
+          bytes[i] = __byte_perm(even, odd, 0x0051);
         }
         const int piece = (warp * k_tiles + first_k_tile + j) / 2;
-        store_16(to + (m * pieces + piece) * 64 + half * warp_lanes + lane,
-                 {pairs[0], pairs[1], pairs[2], pairs[3]});
+        const PartialColumns part = to + ((m * pieces + piece) * 64 + half * warp_lanes + lane);
+        store_16(part.upper, {halves[0], halves[1], halves[2], halves[3]});
+        *part.lower = {__byte_perm(bytes[0], bytes[1], 0x5410),
+                       __byte_perm(bytes[2], bytes[3], 0x5410)};
       }
     }
   }

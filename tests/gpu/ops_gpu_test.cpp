@@ -3,19 +3,14 @@
 // takes every candidate instead of the default and ten seeded ones.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <set>
 
-#include "runtime/abi/kiln.h"
-#include "runtime/call.h"
-#include "runtime/device.h"
+#include "tests/gpu/op_call.h"
 #include "tests/ops_testing.h"
 #include "tuner/binaries.h"
 #include "tuner/device_worker.h"
-#include "tuner/tensors.h"
 
 namespace kiln {
 namespace {
@@ -127,12 +122,6 @@ int64_t row_count(const templates::TensorLayout& layout) {
   return rows;
 }
 
-double element(templates::DType dtype, const std::byte* at) {
-  uint64_t bits = 0;
-  std::memcpy(&bits, at, static_cast<size_t>(templates::dtype_bytes(dtype)));
-  return tuner::element_value(dtype, bits);
-}
-
 // What has gaps of gigabytes is filled row by row, so that they cost nothing on the host; the
 // outputs are read so.
 void run_large_case(Device& device, kiln_session* session, const Kit& kit, const Sizes& shape,
@@ -170,14 +159,8 @@ void run_large_case(Device& device, kiln_session* session, const Kit& kit, const
     }
   }
 
-  const std::vector<uint64_t> args = tuner::pack_arguments(*kit.op, c, tensors, pointers, {});
-  kiln_plan* plan = nullptr;
-  const std::string text = templates::shape_json(*kit.op, shape).dump();
-  ASSERT_EQ(kiln_plan_create(session, kit.op->name.c_str(), text.c_str(), &plan), KILN_OK)
-      << kiln_last_error();
-  int op_index = 0;
-  while (templates::ops()[static_cast<size_t>(op_index)] != kit.op) ++op_index;
-  ASSERT_EQ(runtime::call_op(plan, op_index, args.data(), stream), KILN_OK) << kiln_last_error();
+  OpCall call(device, session, kit, shape, c, tensors, pointers);
+  ASSERT_EQ(call.run(stream), KILN_OK) << kiln_last_error();
   device.synchronize(stream);
 
   constexpr int64_t kRowsChecked = 400;
@@ -188,10 +171,7 @@ void run_large_case(Device& device, kiln_session* session, const Kit& kit, const
     const int64_t rows = row_count(tensor.layout);
     const int64_t columns = tensor.layout.dims.back();
     std::vector<std::byte> got(static_cast<size_t>(columns * size));
-    const std::vector<std::byte> poison(static_cast<size_t>(size), std::byte{kPoison});
-    const templates::Tolerance& tolerance = kit.op->tolerance_of(*tensor.arg);
-    const bool is_exact = tolerance.kind == templates::Tolerance::Kind::bit_exact;
-    double error_squares = 0, want_squares = 0;
+    OutputCheck check(kit, c, *tensor.arg, kPoison);
     for (int64_t n = 0; n < std::min(rows, kRowsChecked); ++n) {
       const int64_t flat =
           rows <= kRowsChecked ? n : rows - 1 - n * (rows - 1) / (kRowsChecked - 1);
@@ -202,25 +182,11 @@ void run_large_case(Device& device, kiln_session* session, const Kit& kit, const
       for (int64_t column = 0; column < columns; column += step) {
         std::vector<int64_t> index = row.outer;
         index.push_back(column);
-        const std::optional<double> truth = kit.expected(c, *tensor.arg, index);
-        const templates::DType dtype = tensor.arg->dtype;
-        const double want = truth ? tuner::element_value(dtype, tuner::element_bits(dtype, *truth))
-                                  : element(dtype, poison.data());
-        const double have = element(tensor.arg->dtype, got.data() + column * size);
-        if (!is_exact && truth && std::isfinite(want) && std::isfinite(have)) {
-          error_squares += (have - want) * (have - want);
-          want_squares += want * want;
-          continue;
-        }
-        ASSERT_TRUE(have == want || (std::isnan(have) && std::isnan(want)))
-            << tensor.arg->name << " row " << flat << " column " << column << ": expected " << want
-            << ", got " << have;
+        ASSERT_TRUE(check.holds(index, got.data() + column * size));
       }
     }
-    EXPECT_LE(std::sqrt(error_squares), tolerance.bound * std::sqrt(want_squares))
-        << tensor.arg->name;
+    check.expect_small_error();
   }
-  EXPECT_EQ(kiln_plan_destroy(plan), KILN_OK);
   device.destroy_stream(stream);
 }
 

@@ -2,15 +2,9 @@
 // all ops replayed with other lengths, tables and padded rows. Skipped where there is no GPU.
 #include <gtest/gtest.h>
 
-#include <bit>
-#include <cmath>
-#include <cstring>
+#include <optional>
 
-#include "runtime/abi/kiln.h"
-#include "runtime/call.h"
-#include "runtime/device.h"
-#include "templates/kit.h"
-#include "tuner/tensors.h"
+#include "tests/gpu/op_call.h"
 
 namespace kiln {
 namespace {
@@ -39,19 +33,10 @@ class CapturedOp {
       buffers_.emplace_back(device, std::max<int64_t>(tensor.bytes(), 16));
       pointers[tensor.arg->name] = buffers_.back().get();
     }
-    args_ = tuner::pack_arguments(*kit.op, first, tensors_, pointers, {});
-    const std::string text = templates::shape_json(*kit.op, shape).dump();
-    EXPECT_EQ(kiln_plan_create(session, kit.op->name.c_str(), text.c_str(), &plan_), KILN_OK)
-        << kiln_last_error();
-    for (const templates::Op* op : templates::ops()) {
-      if (op == kit.op) break;
-      ++op_index_;
-    }
+    call_.emplace(device, session, kit, shape, first, tensors_, pointers);
   }
 
-  kiln_status call(runtime::Stream stream) {
-    return runtime::call_op(plan_, op_index_, args_.data(), stream);
-  }
+  kiln_status call(runtime::Stream stream) { return call_->run(stream); }
   size_t replays() const { return cases_.size(); }
 
   void set_contents(size_t replay) {
@@ -78,22 +63,10 @@ class CapturedOp {
   }
 
  private:
-  static double element(const tuner::TensorPlan& tensor, const std::vector<std::byte>& bytes,
-                        int64_t index) {
-    const std::byte* at = bytes.data() + index * templates::dtype_bytes(tensor.arg->dtype);
-    if (tensor.arg->dtype == templates::DType::bf16) {
-      uint16_t half = 0;
-      std::memcpy(&half, at, sizeof(half));
-      return std::bit_cast<float>(uint32_t{half} << 16);
-    }
-    int32_t value = 0;
-    std::memcpy(&value, at, sizeof(value));
-    return value;
-  }
-
   void expect_tensor(const Case& c, const tuner::TensorPlan& tensor,
                      const std::vector<std::byte>& got) {
-    const std::vector<std::byte> poison(got.size(), std::byte{kPoison});
+    OutputCheck check(kit_, c, *tensor.arg, kPoison);
+    const int64_t size = templates::dtype_bytes(tensor.arg->dtype);
     int64_t count = 1;
     for (const int64_t dim : tensor.layout.dims) count *= dim;
     for (int64_t flat = 0; flat < count; ++flat) {
@@ -104,13 +77,9 @@ class CapturedOp {
         rest /= tensor.layout.dims[dim];
         storage += index[dim] * tensor.layout.strides[dim];
       }
-      const std::optional<double> truth = kit_.expected(c, *tensor.arg, index);
-      const double want = truth ? *truth : element(tensor, poison, storage);
-      const double have = element(tensor, got, storage);
-      const bool equal = have == want || (std::isnan(have) && std::isnan(want));
-      ASSERT_TRUE(equal) << kit_.op->name << ", " << c.name << ", " << tensor.arg->name
-                         << " element " << flat << ": expected " << want << ", got " << have;
+      ASSERT_TRUE(check.holds(index, got.data() + storage * size));
     }
+    check.expect_small_error();
   }
 
   Device& device_;
@@ -118,9 +87,7 @@ class CapturedOp {
   std::vector<Case> cases_;
   std::vector<tuner::TensorPlan> tensors_;
   std::vector<DeviceBuffer> buffers_;
-  std::vector<uint64_t> args_;
-  kiln_plan* plan_ = nullptr;
-  int op_index_ = 0;
+  std::optional<OpCall> call_;
 };
 
 class Replay : public testing::Test {
