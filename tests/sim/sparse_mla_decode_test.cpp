@@ -98,8 +98,8 @@ TEST_F(SparseMlaDecodeOnSimulator, PlantedMistakesOfTheLeanKernelAreRejected) {
        "ahead = load_tile(tile);"},
       {"values keep an older maximum", "lean.cu", "factor != 1.0f) && tile != split)",
        "factor != 1.0f) && tile == all_tiles)"},
-      {"a state is another split's", "lean.cu", "columns_to), \"+l\"(state_to));",
-       "columns_to), \"+l\"(state_to)); if (split == 0) ++state_to; else --state_to;"},
+      {"a state is another split's", "lean.cu", "columns_to.lower), \"+l\"(state_to));",
+       "columns_to.lower), \"+l\"(state_to)); if (split == 0) ++state_to; else --state_to;"},
   };
   const std::vector<Mutant> many{
       {"the wrong split's weight", "combine.cu", "(i * split_lanes + split_lane) % warp_lanes",
