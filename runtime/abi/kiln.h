@@ -81,7 +81,8 @@ typedef enum kiln_status {
   KILN_NOT_FOUND = 2,
   /* legal input that this GPU, driver or build cannot serve */
   KILN_UNSUPPORTED = 3,
-  /* the call would have to compile or load, and may not (sealed, or under capture) */
+  /* the call would have to compile or load, and may not (sealed, under capture, or compiles
+   * "refused"); from kiln_prepare_wait: not all is ready yet */
   KILN_NOT_PREPARED = 4,
   /* out of order: for example kiln_prepare after kiln_seal */
   KILN_BAD_STATE = 5,
@@ -130,8 +131,9 @@ typedef enum kiln_log_level {
 } kiln_log_level;
 
 /* Receives one line without a newline. May be called from any thread that is inside open, prepare,
- * seal, plan_create or close, or that makes the first, compiling call of an unprepared plan; never
- * from a prepared op call. Must not call Kiln. */
+ * seal, plan_create or close, or that makes the first, compiling call of an unprepared plan, and
+ * from the library's own of kiln_prepare_start; never from a prepared op call. Must not call
+ * Kiln. */
 typedef void (*kiln_log_fn)(void *user, kiln_log_level level, const char *line);
 
 typedef struct kiln_options {
@@ -156,8 +158,9 @@ typedef struct kiln_options {
 } kiln_options;
 
 /* Opens a session on one device. Retains the device's primary context; compiles and loads nothing.
- * Makes the store's file and its folders where there are none, and writes one row of it, so that a
- * file that cannot be written is known now; a damaged file is put aside and a new one is begun.
+ * Unless store_mode is "read-only", makes the store's file and its folders where there are none,
+ * and writes one row of it, so that a file that cannot be written is known now; a damaged file is
+ * put aside and a new one is begun.
  * A store that cannot be used is not an error: the session then reads what it can, else works from
  * memory, and says so once, as a warning.
  * options: NULL for all defaults; read and copied here, strings too, and not needed afterwards. log
@@ -173,17 +176,18 @@ KILN_API kiln_status kiln_open(const kiln_options *options, kiln_session **sessi
  * at once, also while others use the device's context: finish the work that was launched before
  * this, and replay no captured graph that holds it afterwards. NULL is legal.
  * First notes in the store which buckets were called (kiln_get_workload), for `kiln workload`: one
- * small write, none when nothing was called. A process that ends without kiln_close notes nothing,
- * and a store that refuses is a warning.
+ * small write, none when nothing was called or store_mode is "read-only". A process that ends
+ * without kiln_close notes nothing, and a store that refuses is a warning.
  * A preparation in the background is stopped; the kernel that it is compiling is waited for.
  * KILN_BAD_STATE while a kiln_prepare of this session, or the first call of an unprepared plan, is
  * running, and inside a callback of a prepare; KILN_CLOSED when it was closed before. */
 KILN_API kiln_status kiln_close(kiln_session *session);
 
 /* done of total kernels are ready; what names the current one. Return non-zero to stop:
- * kiln_prepare then returns KILN_INTERRUPTED, and what is ready stays ready. Called on the thread
- * inside kiln_prepare, or on that of kiln_prepare_start; from there another kiln_prepare, or the
- * first call of an unprepared plan, of the same session returns KILN_BAD_STATE. */
+ * kiln_prepare, or kiln_prepare_wait, then returns KILN_INTERRUPTED, and what is ready stays ready.
+ * Called on the thread inside kiln_prepare, or on that of kiln_prepare_start; from there another
+ * kiln_prepare, kiln_prepare_wait, kiln_seal, kiln_close, or the first call of an unprepared plan,
+ * of the same session returns KILN_BAD_STATE. */
 typedef int (*kiln_progress_fn)(void *user, int done, int total, const char *what);
 
 /* Makes every kernel ready that the workload can reach: the tuned config of every bucket of its
@@ -204,6 +208,7 @@ typedef int (*kiln_progress_fn)(void *user, int done, int total, const char *wha
  * a prepare (KILN_BAD_STATE). After a failure what is ready stays ready.
  * KILN_INVALID_ARGUMENT, KILN_NOT_FOUND (no such op), KILN_UNSUPPORTED, KILN_BAD_STATE,
  * KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY (also of the device),
+ * KILN_NOT_PREPARED (a kernel would have to be compiled, and compiles is "refused"),
  * KILN_INTERRUPTED. */
 KILN_API kiln_status kiln_prepare(kiln_session *session, const char *workload,
                                   kiln_progress_fn progress, void *user);

@@ -63,11 +63,13 @@ __device__ __forceinline__ XRows x_rows(const Args& args, int group) {
 // A run has its own threads, slots and barrier.
 constexpr int run_threads = warp_lanes * warps_of_run;
 
+__device__ __forceinline__ int run_of_warp() { return warp_id() / warps_of_run; }
+
 __device__ __forceinline__ void sync_run() {
   if constexpr (warps_along_depth == 1)
     __syncthreads();
   else
-    barrier(1 + warp_id() / warps_of_run, run_threads);
+    barrier(1 + run_of_warp(), run_threads);
 }
 
 // Copies the chunks of a run into its slots, one after another.
@@ -305,7 +307,7 @@ __device__ __forceinline__ void multiply_chunks(Sums& sums, const Args& args, Ch
   const int warp_column = warp / warps_along_rows * warp_columns;
   const int g = lane / 4;
   const int q = lane % 4;
-  const u32 run = shared + warp_id() / warps_of_run * run_slot_bytes;
+  const u32 run = shared + run_of_warp() * run_slot_bytes;
   const u32 x_base = run + (warp_row + g) * x_row_bytes + ((2 * q) ^ (g & 1)) * 16;
   const u32 w_base = run + x_slot_bytes + warp_column * chunk_elements + g / 2 * block_bytes +
                      g % 2 * chunk_elements + q * 16;
@@ -362,7 +364,7 @@ __device__ __forceinline__ void add_runs(OwnSums& own, const Sums& sums, u8* sha
                     16 <=
                 stages * slot_bytes);
   float4* const exchange = reinterpret_cast<float4*>(shared);
-  const int own_run = warp_id() / warps_of_run;
+  const int own_run = run_of_warp();
   const int warp = warp_id() % warps_of_run;
   // What run `from` gives to another one, `step` runs further on.
   const auto place = [&](int from, int step, int four) -> float4& {
@@ -499,14 +501,14 @@ extern "C" __global__ void __launch_bounds__(threads, min_ctas_per_sm)
   extern __shared__ __align__(128) u8 slots[];
   const u32 shared = shared_address(slots);
   const Tile tile = find_tile(args, blockIdx.x);
-  const int run = tile.split * warps_along_depth + warp_id() / warps_of_run;
+  const int run = tile.split * warps_along_depth + run_of_warp();
   const int warp_column = warp_id() % warps_of_run / warps_along_rows * warp_columns;
 
   Scales scales(tile, warp_column, first_chunk(run));
   scales.read_ahead(args);
   scales.read_ahead(args);
   const LargestScale largest_scale(args, tile, warp_column, first_chunk(run));
-  ChunkCopies copies(args, tile, run, shared + warp_id() / warps_of_run * run_slot_bytes);
+  ChunkCopies copies(args, tile, run, shared + run_of_warp() * run_slot_bytes);
 #pragma unroll 1  // little code, since nothing runs before it has been fetched
   for (int s = 0; s < stages - 1; ++s) copies.start(s * slot_bytes);
   const bool is_wide = largest_scale.is_wide();

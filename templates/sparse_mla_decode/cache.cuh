@@ -6,6 +6,13 @@
 //   F3  bs x (448 E4M3 codes, 64 bf16) | bs x 8 UE8M0 scales, one per 64 elements, the last unused
 //   F4  bs x 512 bf16                  |
 //
+// Lane = 4 * g + t throughout. A warp owns dims_per_warp of the 512 dims, in chunks of 64. Of a
+// chunk, lane t owns the 16 dims 16t .. 16t + 15, and k-tile j of the chunk takes from it the four
+// dims 4j + {1, 3} (its "odd" octet) and 4j + {0, 2} (its "even" octet): the order in which FP8 and
+// FP4 codes unpack with the fewest instructions. Scores sum over dims, so any order serves as long
+// as queries use the same; outputs come out in the same order, and a lane ends up with 16
+// neighbouring columns of its heads.
+//
 // A strip holds, for n-tile i (8 slots), chunk c (64 dims) and lane (g, t), the lane's 16 elements
 // of slot 8i + g: 16 bytes of FP8, 8 of FP4, 32 of bf16 (two units of 16). After the codes of all
 // warps stands one more unit per n-tile for F3, whose last chunk is bf16. The scales of the warp's
@@ -20,6 +27,11 @@
 enum : int { none = 0, F1 = 1, F2 = 2, F3 = 3, F4 = 4 };
 
 constexpr int n_tiles = tile_slots / 8;
+constexpr int dims_per_warp = head_dim / warps;
+constexpr int chunks = dims_per_warp / chunk_dims;
+constexpr int k_tiles = dims_per_warp / 16;
+constexpr int k_tiles_per_chunk = 4;
+constexpr int octets = 2;  // of a k-tile: odd, even
 
 template <int format>
 constexpr u32 row_bytes = format == F1   ? 512

@@ -4,9 +4,9 @@
 // grid  (num_rows * heads * warps_per_head / block_warps)   block (32 * block_warps)   shared: none
 //
 // Lane 4 * (pieces_of_warp * r + p) + t has the columns of lane t in piece p of the warp's pieces
-// of a head, and sums over the splits r, r + split_lanes, ...; then the lanes r share out the eight
-// columns, or the first four of eight do. Each load depends on the arguments alone, so that all are
-// under way at once.
+// of a head, and sums over the splits r, r + split_lanes, ...; then, of eight lanes r, every second
+// one writes two of the eight columns; a lone one writes all. Each load depends on the arguments
+// alone, so that all are under way at once.
 #include "kiln_args.h"
 #include "kiln_constants.h"
 #include "templates/common/memory.cuh"
@@ -18,7 +18,7 @@ constexpr int warps_per_head = pieces / pieces_of_warp;
 constexpr int rounds = (splits + split_lanes - 1) / split_lanes;  // splits of a lane
 constexpr int columns = split_lanes == 1 ? 8 : 2;                 // that a lane writes
 static_assert(split_lanes == 1 || split_lanes == 8);
-// A lane has the states of all splits, or the warp one split to a lane.
+// A lane has the states of all splits, or the warp deals them out, one or two to a lane.
 constexpr int states_per_lane = split_lanes == 1 ? splits : (splits + warp_lanes - 1) / warp_lanes;
 
 extern "C" __global__ void __launch_bounds__(32 * block_warps)
@@ -38,15 +38,10 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
   for (int i = 0; i < states_per_lane; ++i) {
     const int s = split_lanes == 1 ? i : i * warp_lanes + lane;
     of_split[i] = {minus_infinity, 0.0f};
-    if (s < splits) {
-      const float2 pair = reinterpret_cast<const float2*>(states)[s];
-      of_split[i] = {pair.x, pair.y};
-    }
+    if (s < splits) of_split[i] = states[s];
   }
-  const int head_of_block = head % heads_per_cta;
-  const PartialColumns from =
-      partial_columns(args, row, splits, split_lane, head / heads_per_cta) +
-      ((head_of_block / 16 * pieces + piece) * 64 + head_of_block % 16 * 4 + lane % 4);
+  const PartialColumns from = partial_columns(args, row, splits, split_lane, 0) +
+                              ((head / 16 * pieces + piece) * 64 + head % 16 * 4 + lane % 4);
   uint4 upper[rounds];
   uint2 lower[rounds];
 #pragma unroll

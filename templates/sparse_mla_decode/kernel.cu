@@ -3,8 +3,8 @@
 //   s[h, n] = 512^-0.5 * dot(q[t, h], k_n)         m = max s     p = exp(s - m), 0 if invalid
 //   out[t, h] = (sum p * k_n) / (sum p + exp(sink[h] - m))
 // grid  (num_rows * head_blocks, splits)   block (32 * warps * groups)
-// shared  sinks, states | queries | of each group: places, masks, stages of raw codes, scores,
-//         probabilities, factors; at the end all but the first are room to join the groups in
+// shared  sinks, states | queries | of each group: places, masks, factors, stages of raw codes,
+//         scores, probabilities; at the end all but the first are room to join the groups in
 //
 // A CTA takes one row, heads_per_cta heads and one split of the columns of both lists. Each of its
 // groups of warps takes a part of the split, in tiles of tile_slots, and goes its own pace. A warp
@@ -255,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
       const Place place = place_of(
           list, in_window ? row_bytes<window_format> : row_bytes<compressed_format>,
           in_window ? scale_bytes<window_format> : scale_bytes<compressed_format>, slot, readable);
-      const u32 exist = __ballot_sync(all_lanes, place.exists);
+      const u32 exist = __ballot_sync(all_lanes, place.exists) & all_slots;
       if (tile_slots == warp_lanes || lane < tile_slots)
         store_place(mine + places_at + (at * tile_slots + lane) * 16, place);
       if (lane == 0) store_shared_4(mine + masks_at + at * 4, exist);
@@ -424,7 +424,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
   }
 
   if constexpr (is_split) {
-    if (groups > 1 && group == 0 && warp == 0 && lane % 4 == 0) {
+    if (group == 0 && warp == 0 && lane % 4 == 0) {
 #pragma unroll
       for (int m = 0; m < m_tiles; ++m) {
 #pragma unroll

@@ -1,11 +1,5 @@
-// What the decode and the combine kernel agree on: how heads, dims and partial results are spread
-// over warps and lanes. Lane = 4 * g + t throughout.
-//
-// A warp owns dims_per_warp of the 512 dims, in chunks of 64. Of a chunk, lane t owns the 16 dims
-// 16t .. 16t + 15, and k-tile j of the chunk takes from it the four dims 4j + {1, 3} (its "odd"
-// octet) and 4j + {0, 2} (its "even" octet): the order in which FP8 and FP4 codes unpack with the
-// fewest instructions. Scores sum over dims, so any order serves as long as queries use the same;
-// outputs come out in the same order, and a lane ends up with 16 neighbouring columns of its heads.
+// What the decode kernels and the combine agree on: how heads are cut into blocks, and where
+// partial results lie.
 #pragma once
 
 #include "kiln_constants.h"
@@ -18,18 +12,7 @@ constexpr int chunk_dims = 64;
 constexpr int lane_dims = 16;  // of a chunk
 
 constexpr int m_tiles = heads_per_cta / 16;
-constexpr int dims_per_warp = head_dim / warps;
-constexpr int chunks = dims_per_warp / chunk_dims;
-constexpr int k_tiles = dims_per_warp / 16;
-constexpr int k_tiles_per_chunk = 4;
-constexpr int octets = 2;  // of a k-tile: odd, even
 constexpr int head_blocks = (heads + heads_per_cta - 1) / heads_per_cta;
-
-// Of the four columns that a lane holds of k-tile j of the output.
-__device__ __forceinline__ int first_dim_of(int warp, int j, int lane) {
-  return warp * dims_per_warp + j / k_tiles_per_chunk * chunk_dims + lane % 4 * lane_dims +
-         j % k_tiles_per_chunk * 4;
-}
 
 // Softmax in base 2: exp(score) = exp2(score_scale * dot - reference).
 constexpr double log2_e = 1.4426950408889634;
@@ -63,7 +46,7 @@ __device__ __forceinline__ float largest_of_warp(float value) {
 }
 
 // Of the scores of a head. Partial results of a split are this and the output.
-struct SoftmaxState {
+struct __align__(8) SoftmaxState {
   float reference;  // base 2; minus infinity: no valid slot so far
   float sum;        // of exp2(score - reference), without the sink
 };
@@ -72,8 +55,8 @@ struct SoftmaxState {
 // SoftmaxState. An output is fp32 without its last byte: bf16 would double the error of a row whose
 // splits cancel. Eight neighbouring columns are a uint4 of their upper halves and a uint2 of their
 // third bytes; first all of those, then all of these, both as
-// [row][split][head block][m-tile][piece][head][t]. Piece 2c + i has the eight columns
-// 64c + 16t + 8i and on: of two k-tiles of lane t.
+// [row][split][16 heads][piece][head][t]. Piece 2c + i has the eight columns 64c + 16t + 8i and on:
+// of two k-tiles of lane t.
 constexpr int pieces = head_dim / 32;
 constexpr i64 partials_per_split = static_cast<i64>(head_blocks) * m_tiles * pieces * 64;
 

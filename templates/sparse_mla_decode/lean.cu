@@ -11,7 +11,8 @@
 #include "kiln_constants.h"
 #include "templates/sparse_mla_decode/tile.cuh"
 
-static_assert(groups == 1 && query_tiles_in_registers == k_tiles, "no room for anything else");
+static_assert(groups == 1 && stages == 1 && query_tiles_in_registers == k_tiles && !late_loads,
+              "no room for anything else");
 
 // Shared memory.
 constexpr int place_bytes = tile_slots * 16;  // of a warp
@@ -103,12 +104,8 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
   };
 
   u32 tile = split;
-  const auto tile_of_step = [&](int steps) { return tile + steps * splits; };  // from here on
-  Columns columns[stages]{};
-#pragma unroll
-  for (int i = 0; i < stages; ++i) {
-    if (tile_of_step(i) < all_tiles) columns[i] = load_tile(tile_of_step(i));
-  }
+  Columns columns{};  // of the tile that is requested next
+  if (tile < all_tiles) columns = load_tile(tile);
   // Before the cache rows: loads return in order, and these come from L2.
   RawQueries raw_queries;
   request_queries(args, row, head_block, 0, warp, lane, raw_queries);
@@ -116,18 +113,11 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
   const bool speaks = lane % lanes_per_head == 0;
   float sink = minus_infinity;
   if (!is_split && speaks) sink = load_sink(args, head_block * heads_per_cta + own_head);
-  u32 requested[stages]{};  // slots of the tiles under way
-#pragma unroll
-  for (int i = 0; i < stages; ++i) {
-    if (tile_of_step(i) < all_tiles) {
-      if (i > 0) __syncwarp();  // places have been read
-      requested[i] = request(columns[i], tile_of_step(i),
-                             strip_of(shared + stages_at + i * stage_bytes, warp));
-    }
-    copy_async_commit();
-  }
-  Columns ahead{};
-  if (tile_of_step(stages) < all_tiles) ahead = load_tile(tile_of_step(stages));
+  const Strip strip = strip_of(shared + stages_at, warp);
+  u32 requested = 0;  // slots of the tile under way
+  if (tile < all_tiles) requested = request(columns, tile, strip);
+  copy_async_commit();
+  if (tile + splits < all_tiles) columns = load_tile(tile + splits);
 
   if constexpr (head_groups * 8 < heads_per_cta) {
     // Rows of heads that do not exist.
@@ -142,22 +132,19 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
 
   // Formed now, while there is nothing else to do.
   PartialColumns columns_to = {};
-  float2* state_to = nullptr;
+  SoftmaxState* state_to = nullptr;
   if constexpr (is_split) {
     columns_to = partial_columns(args, row, splits, split, head_block);
-    state_to = reinterpret_cast<float2*>(
-        states_of_head(args, row, splits, head_block * heads_per_cta + own_head) + split);
+    state_to = states_of_head(args, row, splits, head_block * heads_per_cta + own_head) + split;
     asm volatile("" : "+l"(columns_to.upper), "+l"(columns_to.lower), "+l"(state_to));
   }
 
   Output output = {};
   SoftmaxState state = {minus_infinity, 0.0f};
   float sum_of_lanes = 0.0f;
-  u32 stage = shared + stages_at;
   while (tile < all_tiles) {
-    const Strip strip = strip_of(stage, warp);
-    const u32 existing = requested[0];
-    copy_async_wait<stages - 1>();
+    const u32 existing = requested;
+    copy_async_wait<0>();
     __syncwarp();
     RawTile raw;
     if (has_window_format(tile)) {
@@ -167,29 +154,21 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
     }
     uint4 queries_at_hand[queries_ahead];
     start_queries(queries, queries_at_hand);
-    const auto request_next = [&] {
-#pragma unroll
-      for (int i = 1; i < stages; ++i) requested[i - 1] = requested[i];
-      if (tile_of_step(stages) < all_tiles) {
-        __syncwarp();  // codes have been read
-        requested[stages - 1] = request(ahead, tile_of_step(stages), strip);
-        if (tile_of_step(stages + 1) < all_tiles) ahead = load_tile(tile_of_step(stages + 1));
-      }
-      copy_async_commit();
-      if constexpr (stages > 1) {
-        stage =
-            stage + stage_bytes == shared + scores_at ? shared + stages_at : stage + stage_bytes;
-      }
-    };
-    if constexpr (!late_loads) request_next();
+    if (tile + splits < all_tiles) {
+      __syncwarp();  // codes have been read
+      requested = request(columns, tile + splits, strip);
+      if (tile + 2 * splits < all_tiles) columns = load_tile(tile + 2 * splits);
+    }
+    copy_async_commit();
+    const auto request_later = [] {};
 
     KeyFragments keys;
     if (has_window_format(tile)) {
       score_tile<window_format>(queries, raw, strip, existing, keys, queries_at_hand,
-                                shared + scores_at, warp, lane, request_next);
+                                shared + scores_at, warp, lane, request_later);
     } else if constexpr (has_compressed) {
       score_tile<compressed_format>(queries, raw, strip, existing, keys, queries_at_hand,
-                                    shared + scores_at, warp, lane, request_next);
+                                    shared + scores_at, warp, lane, request_later);
     }
     barrier(1, 32 * warps);
 

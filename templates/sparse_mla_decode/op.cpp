@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kHeadDim = 512;
 constexpr int64_t kRopeDims = 64;
 constexpr int64_t kMostHeads = 64;
-constexpr int64_t kMostRows = int64_t{1} << 20;  // times head blocks and splits: a grid below 2^31
+constexpr int64_t kMostRows = int64_t{1} << 20;     // times 512 CTAs of the combine: 2^29
 constexpr int64_t kMostColumns = int64_t{1} << 30;  // rounded up to tiles they fit an int32
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
@@ -60,7 +60,8 @@ Cost cost(const Sizes& s) {
               .mma_fma = rows * heads * (window + compressed) * 2 * kHeadDim};
 }
 
-// What a config comes to, as the kernels derive it (layout.cuh, cache.cuh, kernel.cu).
+// What a config comes to, as the kernels derive it (layout.cuh, cache.cuh, tile.cuh, kernel.cu,
+// lean.cu).
 struct Tiling {
   int64_t warps, groups, heads_per_cta, splits;
   int64_t n_tiles;  // of 8 slots
@@ -161,7 +162,7 @@ bool is_listed(const Config& c) {
 Space space(const Sizes&, const Gpu&) {
   Space space;
   space.axes = {
-      {"tile_slots", {16, 32}, "slots that a CTA takes in one step"},
+      {"tile_slots", {16, 32}, "slots that a group of warps takes in one step"},
       {"splits", {1, 2, 4, 5, 8, 10, 20, 40}, "CTAs that share the slots of a row"},
       {"heads_per_cta", {16, 32}, "heads of a CTA"},
       {"warps", {4, 8}, "warps of a group, each with its part of the 512 dims"},
@@ -217,7 +218,6 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   const std::vector<jit::Constant> shared_by_both{
       constant("heads", s["H"]),
       constant("heads_per_cta", t.heads_per_cta),
-      constant("warps", t.warps),
       {"inverse_rope", "bool", s["inverse_rope"] == kGptj ? "true" : "false"},
   };
 
@@ -229,6 +229,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
            constant("compressed_format", s["compressed_format"]),
            {"is_split", "bool", t.splits > 1 ? "true" : "false"},
            {"split_probability", "bool", s["probability"] == kSplit ? "true" : "false"},
+           constant("warps", t.warps),
            constant("tile_slots", c["tile_slots"]),
            constant("stages", c["stages"]),
            constant("query_tiles_in_registers", t.query_tiles_in_registers),
@@ -262,7 +263,8 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
     plan.workspace_bytes = {
         .scale = t.splits * t.head_blocks * t.heads_per_cta * (3 * kHeadDim + 8), .terms = {{"T"}}};
   }
-  // Dims are summed within warps, then over them; p is summed within lanes, then over them.
+  // Dims are summed within warps, then over them; p is summed within lanes, then over them; groups
+  // are joined before splits.
   plan.reduction_signature = fmt::format(
       "tiles of {} slots{}, {} splits of {} groups, {} warps, {} lanes a head", c["tile_slots"],
       t.is_lean ? " by turns" : "", t.splits, t.groups, t.warps, 32 * t.warps / t.heads_per_cta);
@@ -330,7 +332,7 @@ Arg optional(Arg arg) {
 
 const Op sparse_mla_decode{
     .name = "sparse_mla_decode",
-    .version = 1,
+    .version = 2,
     .summary =
         "Attention of each row over the keys that its two lists of slots name in paged caches; a "
         "key is also its value.",

@@ -52,7 +52,7 @@ using Output = float[m_tiles][k_tiles][octets][4];
 
 // --- queries
 
-// A fragments in the order of layout.cuh; missing heads are zero.
+// A fragments in the order of cache.cuh; missing heads are zero.
 struct Queries {
   uint4 in_registers[m_tiles][query_tiles_in_registers > 0 ? query_tiles_in_registers : 1];
   u32 in_shared;  // of this lane
@@ -61,7 +61,7 @@ struct Queries {
 // What a lane reads of q: [m-tile][chunk][upper or lower head][half of its 16 dims].
 using RawQueries = uint4[m_tiles][chunks][2][2];
 
-// With every query in registers each group loads them, else they share the work.
+// Where any query stays in registers each group loads all, else they share the work.
 __device__ __forceinline__ bool loads_queries(int group, int m, int c) {
   return query_tiles_in_registers > 0 || (m * chunks + c) % groups == group;
 }

@@ -94,8 +94,8 @@ TEST_F(SparseMlaDecodeOnSimulator, PlantedMistakesOfTheLeanKernelAreRejected) {
   const std::vector<Mutant> few{
       {"the last slot of a list is dropped", "lean.cu", "columns.column < columns.len ?",
        "columns.column + 1 < columns.len ?"},
-      {"the next tile is this one", "lean.cu", "ahead = load_tile(tile_of_step(stages));",
-       "ahead = load_tile(tile);"},
+      {"the next tile is this one", "lean.cu", "columns = load_tile(tile + splits);",
+       "columns = load_tile(tile);"},
       {"values keep an older maximum", "lean.cu", "factor != 1.0f) && tile != split)",
        "factor != 1.0f) && tile == all_tiles)"},
       {"a state is another split's", "lean.cu", "columns_to.lower), \"+l\"(state_to));",
@@ -104,7 +104,7 @@ TEST_F(SparseMlaDecodeOnSimulator, PlantedMistakesOfTheLeanKernelAreRejected) {
   const std::vector<Mutant> many{
       {"the wrong split's weight", "combine.cu", "(i * split_lanes + split_lane) % warp_lanes",
        "(i * split_lanes + (split_lane ^ 1)) % warp_lanes"},
-      {"a quarter of the splits is left out", "combine.cu", "step_lanes >= 8;", "step_lanes > 8;"},
+      {"half of the splits is left out", "combine.cu", "step_lanes >= 8;", "step_lanes > 8;"},
       {"the sink counts for one split", "combine.cu", "step_lanes < warp_lanes; step_lanes *= 2",
        "step_lanes < 16; step_lanes *= 2"},
   };
@@ -127,8 +127,7 @@ TEST_F(SparseMlaDecodeOnSimulator, TheLeanKernelIsRightForAnyPart) {
     const std::vector<int64_t> several =
         shapes_done++ % 2 == 0 ? std::vector<int64_t>{1, 5} : std::vector<int64_t>{2, 20};
     for (const int64_t splits : several) {
-      const tuner::RunnablePlan candidate = plan(
-          fixed_sizes, config(fixed_sizes, lean(splits).merged({{"stages", splits < 5 ? 2 : 1}})));
+      const tuner::RunnablePlan candidate = plan(fixed_sizes, config(fixed_sizes, lean(splits)));
       for (const auto& c : cases) {
         const tuner::RunVerdict verdict = c->check(candidate);
         EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
@@ -138,21 +137,20 @@ TEST_F(SparseMlaDecodeOnSimulator, TheLeanKernelIsRightForAnyPart) {
   }
 }
 
+// Each tiling with one number of splits, by turns.
 TEST_F(SparseMlaDecodeOnSimulator, EveryTilingLeavesPartialResults) {
   const Sizes fixed_sizes = shape(20, 1, 2).merged({{"inverse_rope", 1}});
   const auto many = prepared(case_named("many columns", fixed_sizes));
   const auto few = prepared(case_named("one column", fixed_sizes));
-  const Config tile{{"tile_slots", 32}};
-  const std::vector<Config> configs{
-      tile.merged({{"splits", 5}, {"groups", 2}, {"query_quarters_in_registers", 4}}),
-      tile.merged({{"splits", 8}, {"warps", 8}, {"groups", 2}}),
-      tile.merged({{"splits", 4}, {"heads_per_cta", 32}}),
-      tile.merged({{"splits", 40}, {"heads_per_cta", 32}, {"decode_among_products", 0}}),
-      lean(40),
-      lean(10).merged({{"stages", 2}}),
-  };
-  for (const Config& changes : configs) {
-    const Config each = config(fixed_sizes, changes);
+  std::map<std::string, std::vector<Config>> tilings;
+  for (const Config& each : templates::enumerate(op(), fixed_sizes, gpu()).configs) {
+    if (each["splits"] == 1) continue;
+    tilings[templates::config_json(each.merged({{"splits", 1}})).dump()].push_back(each);
+  }
+  EXPECT_GE(tilings.size(), 15u);
+  size_t turn = 0;
+  for (const auto& [name, of_tiling] : tilings) {
+    const Config& each = of_tiling[turn++ % of_tiling.size()];
     const tuner::RunnablePlan candidate = plan(fixed_sizes, each);
     for (tuner::PreparedCase* c : {many.get(), few.get()}) {
       const tuner::RunVerdict verdict = c->check(candidate);
@@ -174,7 +172,8 @@ TEST_F(SparseMlaDecodeOnSimulator, PartialResultsAddNoErrorOfTheirOwn) {
     return verdict.worst_error;
   };
   error_of(2);
-  EXPECT_LT(error_of(8), error_of(1) / 2);  // more p is near 1; 1.02 of it in bf16
+  // With 8 splits more p is near 1, where it rounds less: 0.17 instead of 0.67 of the tolerance.
+  EXPECT_LT(error_of(8), error_of(1) / 2);
 }
 
 TEST_F(SparseMlaDecodeOnSimulator, EveryNumberOfSplitsIsRight) {
@@ -204,7 +203,6 @@ TEST_F(SparseMlaDecodeOnSimulator, ConfigsOfOneSignatureGiveTheSameBits) {
       {two_ctas, two_ctas.merged({{"stages", 2}})},
       {more_heads, more_heads.merged({{"score_m_tiles", 2}})},
       {decoded_before, decoded_before.merged({{"decode_among_products", 1}})},
-      {lean(4), lean(4).merged({{"stages", 2}})},
   };
   for (const auto& [one, other] : pairs) {
     std::vector<std::map<std::string, std::vector<uint32_t>>> results;
