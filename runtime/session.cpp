@@ -635,8 +635,8 @@ Digests Session::digests() const {
   const std::lock_guard lock(mutex_);
   HashRecord exact;
   HashRecord numerics;
-  for (const auto& [key, shape] :
-       shapes_) {  // sorted, so that the order of preparing does not matter
+  for (const auto& entry : shapes_) {  // sorted, so that the order of preparing does not matter
+    const auto& shape = entry.second;
     if (shape->variants.empty()) continue;
     const auto add = [&](const std::string& bucket, const ServedVariant& variant) {
       for (HashRecord* record : {&exact, &numerics}) {

@@ -1,7 +1,8 @@
 // Faults of the disk for one process: which call under a folder fails, and how. disk_shim.cpp
 // replaces the functions of libc that SQLite and the store write with. A test program links it; any
-// other program takes it as a preloaded library, with the same text in KILN_DISK and the folder in
-// KILN_DISK_ROOT.
+// other program links it too, or takes it as a preloaded library, with the same text in KILN_DISK
+// and the folder in KILN_DISK_ROOT. One that ends by itself leaves in the file KILN_DISK_COUNT how
+// many calls it made: those that write, a space, those that make.
 //
 //   enospc:N       the Nth call that writes, and every later one, finds the disk full
 //   eio:N          likewise with an error of the disk; eio:N:once only that one
