@@ -539,6 +539,25 @@ TEST_F(DoctorCommand, MissingNvrtcIsExitCodeFourAndNamesWhatWasSearched) {
       << result;
 }
 
+TEST_F(DoctorCommand, NvrtcThatIsNewerThanTheDriverIsToldApart) {
+  environment["KILN_LIBCUDA"] = KILN_FAKE_LIBCUDA;
+  environment["KILN_FAKE_CUDA_DRIVER"] = "12020";
+  environment.erase("KILN_NVRTC");
+  const Result result = run({"doctor", "--json"});
+  const Json compiler = result.json()["compiler"];
+  EXPECT_EQ(compiler["driver_cuda_major"], 12) << result;
+  size_t newer = 0;
+  for (const Json& candidate : compiler["candidates"]) {
+    const bool is_newer =
+        candidate["usable"] && std::stoi(candidate["version"].get<std::string>()) > 12;
+    EXPECT_EQ(candidate["too_new"], is_newer) << candidate;
+    if (is_newer) EXPECT_FALSE(candidate["chosen"]) << candidate;
+    newer += is_newer ? 1 : 0;
+  }
+  if (newer == 0) GTEST_SKIP() << "no NVRTC here is newer than 12";
+  EXPECT_TRUE(contains(run({"doctor"}).out, "too new"));
+}
+
 TEST_F(DoctorCommand, StoreInMemoryIsExitCodeSixAndSaysWhoPutItThere) {
   const Result result = run({"doctor", "--db", ":memory:", "--json"});
   EXPECT_EQ(result.code, code(ExitCode::store)) << result;
