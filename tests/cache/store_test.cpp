@@ -699,5 +699,23 @@ TEST_F(StoreTest, ThreadsThatOpenAndCloseOnePathDoNotDisturbEachOther) {
   EXPECT_EQ(store->check(), std::vector<std::string>{});
 }
 
+// Of SQLite's own count, which no sanitizer sees into.
+TEST_F(StoreTest, C60ClosedStoresGiveBackAllMemory) {
+  pack_ = make_pack_of("base.db", {sample_result("p", 64)});
+  const int64_t before = sqlite3_memory_used();
+  for (int round = 0; round < 3; ++round) {
+    auto store = open();
+    EXPECT_TRUE(store->put(sample_result("a" + std::to_string(round))));
+    TuningResult refused = sample_result("b", 128);
+    refused.decision.problem.shape = "no JSON";
+    EXPECT_FALSE(store->put(refused));
+    EXPECT_TRUE(store->find_decision(sample_problem(64), kA100));
+    EXPECT_TRUE(store->check().empty());
+    EXPECT_GT(sqlite3_memory_used(), before);
+    store.reset();
+    EXPECT_EQ(sqlite3_memory_used(), before) << "round " << round;
+  }
+}
+
 }  // namespace
 }  // namespace kiln::cache
