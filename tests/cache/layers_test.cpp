@@ -287,7 +287,7 @@ TEST_F(StoreTest, PackOfAStoreInMemoryIsAStore) {
   EXPECT_TRUE(open()->find_decision(sample_problem(), kA100));
 }
 
-TEST_F(StoreTest, ReadOnlyStoreMakesAndChangesNothing) {
+TEST_F(StoreTest, C127ReadOnlyStoreMakesAndChangesNothing) {
   ASSERT_TRUE(open()->put(sample_result("a")));
   std::filesystem::remove(path_ + ".lock");
   const std::string before = read_file(path_);
@@ -394,7 +394,7 @@ TEST_F(StoreTest, FolderOrPipeAtThePathIsMemoryWithOneWarning) {
   }
 }
 
-TEST_F(StoreTest, FileThatMayNotBeWrittenIsReadUnderAStoreInMemory) {
+TEST_F(StoreTest, C129FileThatMayNotBeWrittenIsReadUnderAStoreInMemory) {
   ASSERT_TRUE(open()->put(sample_result("a")));
   std::filesystem::permissions(folder_, std::filesystem::perms(0555));
   std::filesystem::permissions(path_, std::filesystem::perms(0444));

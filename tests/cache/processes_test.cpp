@@ -34,7 +34,7 @@ class ProcessesTest : public StoreTest {
   }
 };
 
-TEST_F(ProcessesTest, WritersAtOnceLoseNothing) {
+TEST_F(ProcessesTest, C31C62WritersAtOnceLoseNothing) {
   path_ = folder_ + "/made/by/whoever/is/first.db";
   constexpr int kProcesses = 4;
   constexpr int kResults = 25;
@@ -53,7 +53,7 @@ TEST_F(ProcessesTest, WritersAtOnceLoseNothing) {
   EXPECT_TRUE(store->warnings().empty());
 }
 
-TEST_F(ProcessesTest, SameResultFromAllIsOneRow) {
+TEST_F(ProcessesTest, C40SameResultFromAllIsOneRow) {
   run_together(4, [&](int) { return open()->put(sample_result("same")) ? 0 : 1; });
   auto store = open();
   EXPECT_EQ(store->list_decisions().size(), 1u);
@@ -165,7 +165,7 @@ TEST_F(ProcessesTest, WhatAWriterThatWroteNothingLeftStandsInNoReadersWay) {
   EXPECT_TRUE(store->warnings().empty());
 }
 
-TEST_F(ProcessesTest, ReadersAreServedWhileAnotherProcessOpensAndClosesTheStore) {
+TEST_F(ProcessesTest, C30ReadersAreServedWhileAnotherProcessOpensAndClosesTheStore) {
   ASSERT_TRUE(open()->put(sample_result("a")));
   const pid_t child = start_child([&] {
     for (;;) open();

@@ -8,7 +8,7 @@
 namespace kiln::cache {
 namespace {
 
-TEST_F(StoreTest, EverythingOfAResultIsReadBackAfterReopening) {
+TEST_F(StoreTest, C154EverythingOfAResultIsReadBackAfterReopening) {
   const TuningResult result = sample_result("a");
   EXPECT_TRUE(open()->put(result));
 
@@ -66,7 +66,7 @@ TEST_F(StoreTest, EverythingOfAResultIsReadBackAfterReopening) {
   EXPECT_EQ(store->check(), std::vector<std::string>{});
 }
 
-TEST_F(StoreTest, OtherProblemsAndClassesAreMisses) {
+TEST_F(StoreTest, C84OtherProblemsAndClassesAreMisses) {
   auto store = open();
   ASSERT_TRUE(store->put(sample_result("a")));
   EXPECT_FALSE(store->find_decision(sample_problem(17), kA100));
@@ -112,7 +112,7 @@ TEST_F(StoreTest, EmptyAndIncompressibleImagesAreReadBack) {
   expect_equal(*found, empty);
 }
 
-TEST_F(StoreTest, BetterKindIsReadWhateverTheOrderOfWriting) {
+TEST_F(StoreTest, C119cBetterKindIsReadWhateverTheOrderOfWriting) {
   for (const bool better_first : {true, false}) {
     const std::string name = better_first ? "first" : "second";
     path_ = folder_ + "/" + name + ".db";
@@ -432,7 +432,7 @@ TEST_F(StoreTest, DecisionOfAMissingPlanIsRefused) {
 }
 
 // SQLite fails in the last statement of the transaction: nothing of the earlier ones stays.
-TEST_F(StoreTest, FailureOfTheLastStatementLeavesNothing) {
+TEST_F(StoreTest, C76FailureOfTheLastStatementLeavesNothing) {
   auto store = open();
   TuningResult result = sample_result("a");
   result.decision.kind = static_cast<DecisionKind>(77);  // violates the foreign key to the kinds

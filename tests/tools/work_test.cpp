@@ -48,7 +48,7 @@ class BuildCommand : public CliTest {
 };
 
 // A library that leaves a mark when it is loaded stands in for the driver.
-TEST_F(BuildCommand, RanksForTheNamedGpuWithoutLoadingTheDriver) {
+TEST_F(BuildCommand, C11C87RanksForTheNamedGpuWithoutLoadingTheDriver) {
   environment["KILN_LIBCUDA"] = KILN_MARKING_LIBRARY;
   environment["KILN_TEST_MARK"] = path("mark");
   run({"devices"});
