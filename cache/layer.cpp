@@ -310,6 +310,7 @@ struct LayerRegistry {
       layer->opened_ = Layer::open_for_writing(path, warnings);
     } else {
       layer->opened_ = Layer::open_for_reading(path);
+      layer->tell_copied(warnings);
     }
     return enter(std::move(layer));
   }
@@ -557,7 +558,7 @@ Layer::Opened Layer::open_as_it_is(const std::string& path) {
       opened.database.reset();
       return opened;
     case FileKind::older:
-      throw needs_a_writer(path, "is of an older schema, which only a writer can bring up to date");
+      return open_copy(path, std::move(opened));
     case FileKind::newer:
       throw newer(path, opened.database->query_integer("PRAGMA user_version"));
     case FileKind::foreign:
@@ -567,6 +568,38 @@ Layer::Opened Layer::open_as_it_is(const std::string& path) {
                      Remedy::replace);
   }
   return opened;
+}
+
+// Of an older file that nobody here may change, a pack on a read-only mount for example: what is
+// read is a copy in memory, brought up to date there.
+Layer::Opened Layer::open_copy(const std::string& path, Opened older) {
+  constexpr int64_t kMostCopiedBytes = int64_t{512} << 20;
+  if (!older.immutable || older.stamp.size_bytes > kMostCopiedBytes) {
+    throw needs_a_writer(path, "is of an older schema, which only a writer can bring up to date");
+  }
+  auto copy = std::make_unique<Database>(":memory:",
+                                         SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | kOpenFlags);
+  sqlite3_backup* backup =
+      sqlite3_backup_init(copy->handle(), "main", older.database->handle(), "main");
+  if (backup == nullptr) copy->fail(sqlite3_extended_errcode(copy->handle()));
+  constexpr int kAllPages = -1;
+  const int stepped = sqlite3_backup_step(backup, kAllPages);
+  sqlite3_backup_finish(backup);
+  if (stepped != SQLITE_DONE) copy->fail(stepped);
+  older.copied_from_version = copy->query_integer("PRAGMA user_version");
+  migrate_store(path, *copy, schema_migrations());
+  if (classify(*copy) != FileKind::current) throw no_way(path, "no step leads there");
+  older.database = std::move(copy);
+  return older;
+}
+
+void Layer::tell_copied(std::vector<std::string>& warnings) const {
+  if (opened_.copied_from_version == 0) return;
+  warnings.push_back(
+      fmt::format("{} is of schema version {}, so it is read through a copy in memory that is "
+                  "brought to version {}; open it once for writing (`kiln build --db {}`), or get "
+                  "this pack anew",
+                  path_, opened_.copied_from_version, kSchemaVersion, path_));
 }
 
 // Reads what the file itself holds, without SQLite's lists of open files (unix-none) and without

@@ -105,6 +105,7 @@ class Layer {
     std::optional<Unusable> why_read_only;  // of a file that was opened for writing
     bool immutable = false;
     bool wal = false;
+    int64_t copied_from_version = 0;  // of a file that is read through a copy brought up to date
   };
 
   // inherited: a parent process had the file open at a fork, so this process never writes it.
@@ -113,6 +114,7 @@ class Layer {
 
   static Opened open_for_reading(const std::string& path);
   static Opened open_as_it_is(const std::string& path);
+  static Opened open_copy(const std::string& path, Opened older);
   static Opened open_inherited(const std::string& path);
   static Opened open_for_writing(const std::string& path, std::vector<std::string>& warnings);
   static Opened open_unwritable(const std::string& path, std::string_view why,
@@ -128,6 +130,7 @@ class Layer {
 
   bool names(const std::string& path, const std::optional<FileId>& id);
   void upgrade(std::vector<std::string>& warnings);
+  void tell_copied(std::vector<std::string>& warnings) const;
   void tell_inherited(Access access, std::vector<std::string>& warnings);
   void check_process() const;
   // Throws Unusable when somebody has brought the file to another version since it was opened.

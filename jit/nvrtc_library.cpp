@@ -371,8 +371,9 @@ NvrtcLibrary load_nvrtc(const NvrtcPlaces& places, int driver_cuda_major) {
   if (!best) {
     const bool is_limited = newest_major != kAnything;
     fail(Status::no_compiler,
-         "No usable NVRTC{} was found. {}Install the CUDA toolkit{}, or set KILN_NVRTC to a "
-         "libnvrtc file or its folder.",
+         "No usable NVRTC{} was found. {}Install the CUDA toolkit{}, set KILN_NVRTC to a libnvrtc "
+         "file or its folder, or serve from a pack that another machine has made: `kiln build "
+         "--gpu SLUG --pack FILE` there, KILN_PACK=FILE here.",
          is_limited ? fmt::format(" whose output a driver of CUDA {} can load", newest_major) : "",
          searched(places, opener.take(places)),
          is_limited ? fmt::format(" {} or a newer driver", newest_major) : "");

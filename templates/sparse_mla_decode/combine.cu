@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
 #pragma unroll
   for (int i = 0; i < states_per_lane; ++i) {
     const int s = split_lanes == 1 ? i : i * warp_lanes + lane;
-    of_split[i] = {minus_infinity, 0.0f};
+    of_split[i] = {minus_infinity(), 0.0f};
     if (s < splits) of_split[i] = states[s];
   }
   const PartialColumns from = partial_columns(args, row, splits, split_lane, 0) +
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(32 * block_warps)
 #pragma unroll
   for (int i = 1; i < states_per_lane; ++i) reference = fmaxf(reference, of_split[i].reference);
   if constexpr (split_lanes > 1) reference = largest_of_warp(reference);
-  const float base = reference == minus_infinity ? 0.0f : reference;
+  const float base = reference == minus_infinity() ? 0.0f : reference;
   float weights[states_per_lane];
   float sum = 0.0f;
 #pragma unroll

@@ -61,14 +61,14 @@ using JoinWeights = float[groups][m_tiles][2];
 __device__ __forceinline__ SoftmaxState join_states(u32 states, int head,
                                                     float (&weights)[groups]) {
   SoftmaxState of_group[groups];
-  float reference = minus_infinity;
+  float reference = minus_infinity();
 #pragma unroll
   for (int group = 0; group < groups; ++group) {
     const uint2 words = load_shared_8(states + (group * heads_per_cta + head) * 8);
     of_group[group] = {__uint_as_float(words.x), __uint_as_float(words.y)};
     reference = fmaxf(reference, of_group[group].reference);
   }
-  const float base = reference == minus_infinity ? 0.0f : reference;
+  const float base = reference == minus_infinity() ? 0.0f : reference;
   float sum = 0.0f;
 #pragma unroll
   for (int group = 0; group < groups; ++group) {
@@ -205,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
   // Before the cache rows: loads return in order, and these come from L2.
   RawQueries raw;
   request_queries(args, row, head_block, group, warp, lane, raw);
-  float sink = minus_infinity;
+  float sink = minus_infinity();
   if (!is_split && static_cast<int>(threadIdx.x) < heads_per_cta)
     sink = load_sink(args, head_block * heads_per_cta + static_cast<int>(threadIdx.x));
 
@@ -301,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps * groups, ctas_per_sm)
 
   Queries queries;
   Output output = {};
-  SoftmaxState state = {minus_infinity, 0.0f};
+  SoftmaxState state = {minus_infinity(), 0.0f};
   u32 stage = mine + stages_at;
 
 #pragma unroll 1

@@ -17,7 +17,8 @@ constexpr int head_blocks = (heads + heads_per_cta - 1) / heads_per_cta;
 // Softmax in base 2: exp(score) = exp2(score_scale * dot - reference).
 constexpr double log2_e = 1.4426950408889634;
 constexpr double ln_2 = 0.6931471805599453;
-constexpr float minus_infinity = __builtin_bit_cast(float, 0xff800000u);
+// A function, because NVRTC 12.1 has no constant expression of this value.
+__device__ __forceinline__ float minus_infinity() { return __uint_as_float(0xff800000u); }
 
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
@@ -88,13 +89,13 @@ __device__ __forceinline__ SoftmaxState* states_of_head(const Args& args, i64 ro
 
 // Base 2; minus infinity: none.
 __device__ __forceinline__ float load_sink(const Args& args, int head) {
-  if (args.sink == nullptr || head >= heads) return minus_infinity;
+  if (args.sink == nullptr || head >= heads) return minus_infinity();
   return __fmul_rn(args.sink[head], static_cast<float>(log2_e));
 }
 
 // 1 / (sum + exp2(sink - reference)); 0 for a row without slots, so that its output is +0.
 __device__ __forceinline__ float inverse_denominator(float sink, const SoftmaxState& state) {
-  if (state.reference == minus_infinity) return 0.0f;
+  if (state.reference == minus_infinity()) return 0.0f;
   return reciprocal_approx(__fadd_rn(state.sum, exp2_approx(__fsub_rn(sink, state.reference))));
 }
 
@@ -102,8 +103,8 @@ __device__ __forceinline__ void store_lse(const Args& args, i64 row, int head,
                                           const SoftmaxState& state) {
   if (args.lse == nullptr || head >= heads) return;
   args.lse[row * args.lse_stride + head] =
-      state.reference == minus_infinity
-          ? minus_infinity
+      state.reference == minus_infinity()
+          ? minus_infinity()
           : __fmul_rn(__fadd_rn(state.reference, log2_approx(state.sum)), static_cast<float>(ln_2));
 }
 

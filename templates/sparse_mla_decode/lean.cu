@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
   request_queries(args, row, head_block, 0, warp, lane, raw_queries);
   const int own_head = head_of_lane(warp, lane);
   const bool speaks = lane % lanes_per_head == 0;
-  float sink = minus_infinity;
+  float sink = minus_infinity();
   if (!is_split && speaks) sink = load_sink(args, head_block * heads_per_cta + own_head);
   const Strip strip = strip_of(shared + stages_at, warp);
   u32 requested = 0;  // slots of the tile under way
@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps, ctas_per_sm)
   }
 
   Output output = {};
-  SoftmaxState state = {minus_infinity, 0.0f};
+  SoftmaxState state = {minus_infinity(), 0.0f};
   float sum_of_lanes = 0.0f;
   while (tile < all_tiles) {
     const u32 existing = requested;

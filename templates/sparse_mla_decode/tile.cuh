@@ -349,8 +349,8 @@ __device__ __forceinline__ float largest_of_head(float value, int lane) {
   if constexpr (heads_per_warp == 2) {
     // Two steps of the whole warp instead of four one after the other.
     const bool is_upper = lane >= lanes_per_head;
-    const float lower_head = largest_of_warp(is_upper ? minus_infinity : value);
-    const float upper_head = largest_of_warp(is_upper ? value : minus_infinity);
+    const float lower_head = largest_of_warp(is_upper ? minus_infinity() : value);
+    const float upper_head = largest_of_warp(is_upper ? value : minus_infinity());
     return is_upper ? upper_head : lower_head;
   }
 #pragma unroll
@@ -364,12 +364,12 @@ __device__ __forceinline__ float softmax_tile(const Share& share, Scores& s, u32
                                               int exponent, int lane, SoftmaxState& state,
                                               KeyFragments& keys) {
   const u32 mine = existing >> (2 * (lane % 4) + 8 * part_tiles * share.part);
-  float largest = minus_infinity;
+  float largest = minus_infinity();
 #pragma unroll
   for (int v = 0; v < part_tiles; ++v) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      s[v][e] = (mine >> (8 * v + e) & 1) != 0 ? s[v][e] : minus_infinity;
+      s[v][e] = (mine >> (8 * v + e) & 1) != 0 ? s[v][e] : minus_infinity();
       largest = fmaxf(largest, s[v][e]);
     }
   }
@@ -390,7 +390,7 @@ __device__ __forceinline__ float softmax_tile(const Share& share, Scores& s, u32
   }
   transpose_keys(keys, k_tiles / 2, k_tiles);
   const float shift =
-      static_cast<float>(exponent) - (reference == minus_infinity ? 0.0f : reference);
+      static_cast<float>(exponent) - (reference == minus_infinity() ? 0.0f : reference);
   float sum = 0.0f;
   u32 high[part_tiles];
   u32 low[part_tiles];

@@ -86,7 +86,7 @@ class DamageTest : public StoreTest {
   }
 };
 
-TEST_F(DamageTest, OverwrittenHeaderIsPutAside) {
+TEST_F(DamageTest, C51OverwrittenHeaderIsPutAside) {
   write_sample();
   std::string bytes = read_file(path_);
   bytes.replace(0, 100, std::string(100, 'x'));
@@ -326,7 +326,7 @@ TEST_F(DamageTest, ReadOnlyStoreLeavesADamagedFileWhereItIs) {
   EXPECT_EQ(read_file(path_), bytes);
 }
 
-TEST_F(DamageTest, CorruptBlobIsAMissWithOneWarningAndHealedByTheNextWrite) {
+TEST_F(DamageTest, C45CorruptBlobIsAMissWithOneWarningAndHealedByTheNextWrite) {
   const TuningResult result = write_sample();
   const jit::Binary& binary = result.binaries[0];
   const std::string where = " WHERE binary = '" + binary.key.hex() + "'";

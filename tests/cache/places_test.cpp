@@ -33,7 +33,7 @@ TEST_F(PlacesTest, FirstThatCanBeWrittenIsTaken) {
   EXPECT_FALSE(std::filesystem::exists(local()));
 }
 
-TEST_F(PlacesTest, FolderOfThisMachineServesWhenHomeCannotBeWritten) {
+TEST_F(PlacesTest, C53FolderOfThisMachineServesWhenHomeCannotBeWritten) {
   spoil_home();
   {
     auto store = Store::open({});

@@ -34,7 +34,7 @@ class ProcessesTest : public StoreTest {
   }
 };
 
-TEST_F(ProcessesTest, WritersAtOnceLoseNothing) {
+TEST_F(ProcessesTest, C31C62WritersAtOnceLoseNothing) {
   path_ = folder_ + "/made/by/whoever/is/first.db";
   constexpr int kProcesses = 4;
   constexpr int kResults = 25;
@@ -53,7 +53,7 @@ TEST_F(ProcessesTest, WritersAtOnceLoseNothing) {
   EXPECT_TRUE(store->warnings().empty());
 }
 
-TEST_F(ProcessesTest, SameResultFromAllIsOneRow) {
+TEST_F(ProcessesTest, C40SameResultFromAllIsOneRow) {
   run_together(4, [&](int) { return open()->put(sample_result("same")) ? 0 : 1; });
   auto store = open();
   EXPECT_EQ(store->list_decisions().size(), 1u);
@@ -165,7 +165,7 @@ TEST_F(ProcessesTest, WhatAWriterThatWroteNothingLeftStandsInNoReadersWay) {
   EXPECT_TRUE(store->warnings().empty());
 }
 
-TEST_F(ProcessesTest, ReadersAreServedWhileAnotherProcessOpensAndClosesTheStore) {
+TEST_F(ProcessesTest, C30ReadersAreServedWhileAnotherProcessOpensAndClosesTheStore) {
   ASSERT_TRUE(open()->put(sample_result("a")));
   const pid_t child = start_child([&] {
     for (;;) open();
@@ -211,6 +211,36 @@ TEST_F(ProcessesTest, ReaderAfterAKilledWriterNeedsAWriterFirst) {
   }
   EXPECT_TRUE(open()->find_decision(sample_problem(), kA100));
   EXPECT_TRUE(open(StoreOptions::Mode::read_only)->find_decision(sample_problem(), kA100));
+}
+
+// The index of the log is derived from it: one that another machine left, or nobody knows who, must
+// not be believed.
+TEST_F(ProcessesTest, C55ForeignIndexBesideASoundLogIsMadeAnew) {
+  const pid_t child = start_child([&] {
+    auto store = open();
+    store->put(sample_result("a"));
+    ::kill(::getpid(), SIGKILL);
+    return 0;
+  });
+  wait_for(child);
+  const std::string index = read_file(path_ + "-shm");
+  ASSERT_FALSE(index.empty());
+  for (const std::string& foreign :
+       {std::string(index.size(), '\xa5'), std::string(index.size(), '\0'), std::string("index")}) {
+    const pid_t reopened = start_child([&] {
+      write_file(path_ + "-shm", foreign);
+      auto store = open();
+      const bool is_whole = store->find_decision(sample_problem(), kA100).has_value() &&
+                            store->warnings().empty() && store->check().empty();
+      const bool is_written = store->put(sample_result("b", 64));
+      ::kill(::getpid(), is_whole && is_written ? SIGKILL : SIGTERM);  // the log stays
+      return 0;
+    });
+    EXPECT_EQ(WTERMSIG(wait_for(reopened)), SIGKILL) << "index of " << foreign.size() << " bytes";
+  }
+  auto store = open();
+  EXPECT_TRUE(store->find_decision(sample_problem(64), kA100));
+  EXPECT_EQ(count_files_with(".corrupt-"), 0u);
 }
 
 TEST_F(ProcessesTest, StoreOfBeforeTheForkIsAMissInTheChild) {

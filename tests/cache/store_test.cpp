@@ -8,7 +8,7 @@
 namespace kiln::cache {
 namespace {
 
-TEST_F(StoreTest, EverythingOfAResultIsReadBackAfterReopening) {
+TEST_F(StoreTest, C154EverythingOfAResultIsReadBackAfterReopening) {
   const TuningResult result = sample_result("a");
   EXPECT_TRUE(open()->put(result));
 
@@ -66,7 +66,7 @@ TEST_F(StoreTest, EverythingOfAResultIsReadBackAfterReopening) {
   EXPECT_EQ(store->check(), std::vector<std::string>{});
 }
 
-TEST_F(StoreTest, OtherProblemsAndClassesAreMisses) {
+TEST_F(StoreTest, C84OtherProblemsAndClassesAreMisses) {
   auto store = open();
   ASSERT_TRUE(store->put(sample_result("a")));
   EXPECT_FALSE(store->find_decision(sample_problem(17), kA100));
@@ -112,7 +112,7 @@ TEST_F(StoreTest, EmptyAndIncompressibleImagesAreReadBack) {
   expect_equal(*found, empty);
 }
 
-TEST_F(StoreTest, BetterKindIsReadWhateverTheOrderOfWriting) {
+TEST_F(StoreTest, C119cBetterKindIsReadWhateverTheOrderOfWriting) {
   for (const bool better_first : {true, false}) {
     const std::string name = better_first ? "first" : "second";
     path_ = folder_ + "/" + name + ".db";
@@ -432,7 +432,7 @@ TEST_F(StoreTest, DecisionOfAMissingPlanIsRefused) {
 }
 
 // SQLite fails in the last statement of the transaction: nothing of the earlier ones stays.
-TEST_F(StoreTest, FailureOfTheLastStatementLeavesNothing) {
+TEST_F(StoreTest, C76FailureOfTheLastStatementLeavesNothing) {
   auto store = open();
   TuningResult result = sample_result("a");
   result.decision.kind = static_cast<DecisionKind>(77);  // violates the foreign key to the kinds
@@ -697,6 +697,24 @@ TEST_F(StoreTest, ThreadsThatOpenAndCloseOnePathDoNotDisturbEachOther) {
   auto store = open();
   EXPECT_EQ(store->list_decisions().size(), 32u);
   EXPECT_EQ(store->check(), std::vector<std::string>{});
+}
+
+// Of SQLite's own count, which no sanitizer sees into.
+TEST_F(StoreTest, C60ClosedStoresGiveBackAllMemory) {
+  pack_ = make_pack_of("base.db", {sample_result("p", 64)});
+  const int64_t before = sqlite3_memory_used();
+  for (int round = 0; round < 3; ++round) {
+    auto store = open();
+    EXPECT_TRUE(store->put(sample_result("a" + std::to_string(round))));
+    TuningResult refused = sample_result("b", 128);
+    refused.decision.problem.shape = "no JSON";
+    EXPECT_FALSE(store->put(refused));
+    EXPECT_TRUE(store->find_decision(sample_problem(64), kA100));
+    EXPECT_TRUE(store->check().empty());
+    EXPECT_GT(sqlite3_memory_used(), before);
+    store.reset();
+    EXPECT_EQ(sqlite3_memory_used(), before) << "round " << round;
+  }
 }
 
 }  // namespace

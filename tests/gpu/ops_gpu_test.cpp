@@ -190,7 +190,7 @@ void run_large_case(Device& device, kiln_session* session, const Kit& kit, const
   device.destroy_stream(stream);
 }
 
-TEST_P(OpsOnGpu, LargeSizesAndFarOffsets) {
+TEST_P(OpsOnGpu, C141LargeSizesAndFarOffsets) {
   const Kit& kit = *GetParam();
   if (kit.large_cases == nullptr) GTEST_SKIP() << "the op has no size that can grow";
   const auto device = Device::open("cuda:0");

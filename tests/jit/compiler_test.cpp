@@ -150,7 +150,7 @@ TEST_P(CompilerArchTest, LogAndElfAgreeOnResources) {
   EXPECT_EQ(from_elf->static_smem_bytes, 1200);
 }
 
-TEST_P(CompilerArchTest, EqualInputsGiveEqualImages) {
+TEST_P(CompilerArchTest, C79EqualInputsGiveEqualImages) {
   EXPECT_EQ(compiler_->compile(small_source(), GetParam(), {}).image,
             compiler_->compile(small_source(), GetParam(), {}).image);
 }
@@ -188,7 +188,7 @@ TEST_F(CompilerTest, ReportsSpillsUnderARegisterLimit) {
   EXPECT_GT(binary.resources.spill_load_bytes, 0) << binary.log;
 }
 
-TEST_F(CompilerTest, ErrorHasLogOptionsAndTheLinesAround) {
+TEST_F(CompilerTest, C121C124ErrorHasLogOptionsAndTheLinesAround) {
   KernelSource source = small_source();
   source.headers[1].text =
       "#pragma once\n#include \"templates/common/factor.cuh\"\n"
@@ -218,7 +218,7 @@ TEST_F(CompilerTest, EntryThatIsNotThereIsNamedWithThoseThatAre) {
   EXPECT_TRUE(caught.says("called large; it defines: small")) << caught.text;
 }
 
-TEST_F(CompilerTest, UnknownArchIsRefusedBeforeTheCall) {
+TEST_F(CompilerTest, C129bUnknownArchIsRefusedBeforeTheCall) {
   const Caught caught = compile_error(small_source(), "sm_37");
   EXPECT_EQ(caught.status, Status::unsupported);
   EXPECT_TRUE(caught.says("sm_37") && caught.says("80 86") && caught.says(compiler_->version()))

@@ -51,7 +51,7 @@ TEST(NvrtcSearch, TakesTheNewestOfSeveral) {
   EXPECT_EQ(library.archs, (std::vector<int>{80, 86}));
 }
 
-TEST(NvrtcSearch, PassesOverWhatTheDriverCouldNotLoad) {
+TEST(NvrtcSearch, C129cPassesOverWhatTheDriverCouldNotLoad) {
   Toolkit old(98), recent(99);
   old.with_builtins("98.1");
   recent.with_builtins("99.7");
@@ -151,7 +151,7 @@ TEST(NvrtcSearch, IgnoresFilesThatOnlyLookAlike) {
   EXPECT_TRUE(find_nvrtc(folders({folder.path()})).empty());
 }
 
-TEST(NvrtcBuiltins, OfAnotherVersionAreRefusedWithBothVersionsAndPaths) {
+TEST(NvrtcBuiltins, C129aOfAnotherVersionAreRefusedWithBothVersionsAndPaths) {
   Toolkit toolkit(99);
   toolkit.with_builtins("99.6");
   const Caught caught = error_of([&] { load_nvrtc(folders({toolkit.path()}), 0); });
@@ -161,7 +161,7 @@ TEST(NvrtcBuiltins, OfAnotherVersionAreRefusedWithBothVersionsAndPaths) {
       << caught.text;
 }
 
-TEST(NvrtcBuiltins, MissingOnesAreNamed) {
+TEST(NvrtcBuiltins, C120MissingOnesAreNamed) {
   Toolkit toolkit(99);
   const Caught caught = error_of([&] { load_nvrtc(folders({toolkit.path()}), 0); });
   EXPECT_EQ(caught.status, Status::no_compiler);

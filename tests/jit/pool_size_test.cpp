@@ -46,7 +46,7 @@ TEST(PoolSize, OneWorkerPerCoreWhenMemoryAllows) {
   EXPECT_NE(size.why.find("8 cores, 64.0 GiB free"), std::string::npos) << size.why;
 }
 
-TEST(PoolSize, OneGibibyteEachAndOneKeptFree) {
+TEST(PoolSize, C18OneGibibyteEachAndOneKeptFree) {
   EXPECT_EQ(Machine(16, 5).size().workers, 4);
   EXPECT_EQ(Machine(16, 1).size().workers, 1);
   EXPECT_EQ(Machine(16, 0).size().workers, 1);

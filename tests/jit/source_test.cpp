@@ -57,7 +57,7 @@ TEST(Closure, MissingHeaderIsNamedWithItsPlace) {
       << caught.text;
 }
 
-TEST(Closure, RefusesHeadersOfTheMachine) {
+TEST(Closure, C125RefusesHeadersOfTheMachine) {
   KernelSource source = small_source();
   source.main.text = "#include <cuda_fp16.h>\n" + source.main.text;
   const Caught caught = error_of([&] { reached_headers(source); });
@@ -90,11 +90,11 @@ TEST(Closure, RefusesTwoHeadersOfOneName) {
   EXPECT_TRUE(error_of([&] { reached_headers(source); }).says("two headers"));
 }
 
-TEST(BinaryKey, Golden) {
+TEST(BinaryKey, C70Golden) {
   EXPECT_EQ(binary_key(small_source(), "sm_80", {}).hex(), "a3c759c83b4db412746d86446ceb01a8");
 }
 
-TEST(BinaryKey, IsAPureFunctionOfItsInputs) {
+TEST(BinaryKey, C72IsAPureFunctionOfItsInputs) {
   const Hash128 first = binary_key(small_source(), "sm_80", {});
   KernelSource other = small_source();
   other.constants[0].value = "4";
@@ -102,7 +102,7 @@ TEST(BinaryKey, IsAPureFunctionOfItsInputs) {
   EXPECT_EQ(first, binary_key(small_source(), "sm_80", {}));
 }
 
-TEST(BinaryKey, EveryInputThatReachesTheCompilerChangesIt) {
+TEST(BinaryKey, C77EveryInputThatReachesTheCompilerChangesIt) {
   const KernelSource base = small_source();
   std::vector<Hash128> keys = {binary_key(base, "sm_80", {}), binary_key(base, "sm_86", {}),
                                binary_key(base, "sm_80", {.max_registers = 64}),
@@ -127,7 +127,7 @@ TEST(BinaryKey, EveryInputThatReachesTheCompilerChangesIt) {
   EXPECT_EQ(std::adjacent_find(keys.begin(), keys.end()), keys.end());
 }
 
-TEST(BinaryKey, WhatTheSourceDoesNotReachDoesNotMatter) {
+TEST(BinaryKey, C24C71WhatTheSourceDoesNotReachDoesNotMatter) {
   KernelSource other = small_source();
   other.headers.pop_back();
   std::swap(other.headers[0], other.headers[1]);

@@ -37,7 +37,7 @@ std::string output_of(const std::string& command) {
   return text;
 }
 
-TEST(Library, ExportsOnlyItsInterface) {
+TEST(Library, C57ExportsOnlyItsInterface) {
   std::istringstream symbols(output_of("nm -D --defined-only --format=posix " KILN_LIBRARY));
   int functions = 0;
   for (std::string line; std::getline(symbols, line);) {
@@ -102,7 +102,7 @@ TEST_F(DriverlessTest, QuestionsThatNeedNoDeviceAreAnswered) {
   EXPECT_EQ(sentence_of_new_thread, "");
 }
 
-TEST_F(DriverlessTest, LibraryNeedsNoCudaLibraries) {
+TEST_F(DriverlessTest, C88LibraryNeedsNoCudaLibraries) {
   const std::string needed = output_of("readelf -d " KILN_LIBRARY);
   EXPECT_EQ(needed.find("libcuda"), std::string::npos);
   EXPECT_EQ(needed.find("nvrtc"), std::string::npos);

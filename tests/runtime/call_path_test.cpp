@@ -200,7 +200,7 @@ TEST_F(CallPath, WhatTheLibraryDoesIsSeen) {
   EXPECT_OK(kiln_close(session));
 }
 
-TEST_F(CallPath, OneDevice) {
+TEST_F(CallPath, C29OneDevice) {
   const Served served = serve("cuda:0");
   bool good = false;
   expect_nothing(counts_of([&] { good = served.call_all(nullptr); }), "no context is current");
@@ -259,7 +259,7 @@ struct StrictThread {
   }
 };
 
-TEST_F(CallPath, MakesNoSystemCall) {
+TEST_F(CallPath, C29aMakesNoSystemCall) {
   fake_cuda_set_recording(0);  // then the fake makes none either
   const Served served = serve("cuda:0");
   StrictThread strict{.served = &served};

@@ -202,7 +202,7 @@ TEST(CallChecks, ArgumentOfOtherShapesHasToBeNull) {
                   "scale is 0x40000, but it must be NULL: it is used only with format packed");
 }
 
-TEST_F(CallTest, StridesBeyond32BitsAreLegal) {
+TEST_F(CallTest, C140StridesBeyond32BitsAreLegal) {
   EXPECT_OK(call_with(&StagedRowsArgs::in_stride, int64_t{1} << 40));
 }
 
@@ -352,7 +352,7 @@ TEST_F(CallTest, StructOfANewerHeader) {
                  "struct_bytes is");
 }
 
-TEST_F(CallTest, LaunchErrorIsReturnedAndNamed) {
+TEST_F(CallTest, C156LaunchErrorIsReturnedAndNamed) {
   ASSERT_EQ(fake_cuda_fail_times("cuLaunchKernel", CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, 0, 1), 1);
   EXPECT_REFUSED(call_with(&StagedRowsArgs::num_rows, 8), KILN_DRIVER_ERROR,
                  "staged_rows: the launch of 2 x 1 x 1 blocks (num_rows = 8");
@@ -425,7 +425,7 @@ class WorkspaceTest : public RuntimeTest {
   kiln_plan* rows_ = nullptr;
 };
 
-TEST_F(WorkspaceTest, EnoughForEverySmallerCall) {
+TEST_F(WorkspaceTest, C41EnoughForEverySmallerCall) {
   EXPECT_EQ(workspace_bytes(64), 0u);               // bucket 16: one split
   EXPECT_EQ(workspace_bytes(300), 300u * 256 * 3);  // bucket 256
   EXPECT_EQ(workspace_bytes(1500),

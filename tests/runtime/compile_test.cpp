@@ -51,7 +51,7 @@ bool comes_true(const std::function<bool()>& condition) {
 constexpr const char* kWorkload =
     "{\"ops\": [{\"op\": \"staged_rows\", \"shape\": {\"format\": \"plain\", \"width\": 64}}]}";
 
-TEST_F(CompileTest, ColdThenWarmThenDamaged) {
+TEST_F(CompileTest, C22ColdThenWarmThenDamaged) {
   {
     kiln_session* cold = open();
     ASSERT_OK(kiln_prepare(cold, kWorkload, nullptr, nullptr));
@@ -230,7 +230,7 @@ TEST_F(UnfinishedPrepareTest, InterruptionKeepsWhatIsCompiled) {
 }
 
 // One process, several sessions: the workers are not doubled, and no kernel is compiled twice.
-TEST_F(CompileTest, SessionsThatPrepareAtOnceShareTheirCompiles) {
+TEST_F(CompileTest, C23SessionsThatPrepareAtOnceShareTheirCompiles) {
   std::atomic<int> begun = 0;
   const auto wait_for_the_other = [](void* user, int done, int, const char*) {
     auto& all = *static_cast<std::atomic<int>*>(user);

@@ -114,7 +114,7 @@ TEST_F(DeviceTest, CudaAloneIsTheFirstDevice) {
   EXPECT_EQ(Device::open("cuda")->info().id, "cuda:0");
 }
 
-TEST_F(DeviceTest, NameDoesNotDecideTheClass) {
+TEST_F(DeviceTest, C110C112NameDoesNotDecideTheClass) {
   fake_cuda_set_name(0, "NVIDIA PG509-210");
   EXPECT_EQ(Device::open("cuda:0")->info().match, "a100-sxm4-80gb");
 }
@@ -126,7 +126,7 @@ TEST_F(DeviceTest, UnreportedMemoryClockIsTakenFromTheNamesRow) {
   EXPECT_EQ(device->info().gpu.dram_gb_per_s, 936);
 }
 
-TEST_F(DeviceTest, CardOutsideTheTableIsDescribedByItsDriver) {
+TEST_F(DeviceTest, C113CardOutsideTheTableIsDescribedByItsDriver) {
   fake_cuda_set_name(1, "NVIDIA GeForce RTX 3080");
   fake_cuda_set_attribute(1, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 68);
   fake_cuda_set_attribute(1, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 5 << 20);
@@ -292,7 +292,7 @@ TEST_F(DeviceTest, ForkedChildDoesNotTouchTheDriver) {
   EXPECT_EQ(status, 0);
 }
 
-TEST_F(DeviceTest, LoadMakesTheKernelReadyToLaunch) {
+TEST_F(DeviceTest, C133LoadMakesTheKernelReadyToLaunch) {
   const auto device = Device::open("cuda:0");
   const LoadedKernel kernel = device->load(binary(80), 128, kA100SmemLimitBytes);
   EXPECT_NE(kernel.function, nullptr);
@@ -325,7 +325,7 @@ TEST_F(DeviceTest, GarbageIsADriverError) {
   }
 }
 
-TEST_F(DeviceTest, TooNewPtxNamesBothVersions) {
+TEST_F(DeviceTest, C80TooNewPtxNamesBothVersions) {
   jit::Binary ptx = binary(80);
   ptx.kind = jit::BinaryKind::ptx;
   ptx.arch = "compute_80";
@@ -347,7 +347,7 @@ TEST_F(DeviceTest, MissingEntryIsNamed) {
   expect_contains(text, "CUDA_ERROR_NOT_FOUND");
 }
 
-TEST_F(DeviceTest, SharedMemoryPastTheOptInLimitIsUnsupported) {
+TEST_F(DeviceTest, C119SharedMemoryPastTheOptInLimitIsUnsupported) {
   const auto device = Device::open("cuda:0");
   const auto [status, text] =
       failure_of([&] { device->load(binary(80), 128, kA100SmemLimitBytes + 1); });
@@ -645,7 +645,7 @@ TEST_F(CaptureTest, OpeningAndClosingKeepsCapturesValid) {
   EXPECT_EQ(device_->capture_state(captured), CaptureState::active);
 }
 
-TEST_F(CaptureTest, LoadKeepsCaptureOfAnotherThreadValid) {
+TEST_F(CaptureTest, C134LoadKeepsCaptureOfAnotherThreadValid) {
   const CUstream captured = begin_global_capture(CU_STREAM_NON_BLOCKING);
   std::thread([&] { device_->load(binary(80), 32, 0); }).join();
   EXPECT_EQ(device_->capture_state(captured), CaptureState::active);

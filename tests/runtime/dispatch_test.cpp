@@ -89,7 +89,7 @@ TEST(FieldResolver, DerivedFromFixedSizesIsAConstant) {
   EXPECT_EQ(place.constant, 8);
 }
 
-TEST(BucketAxis, TakesTheNearestEdgeByRatioLikeTheDescription) {
+TEST(BucketAxis, C99TakesTheNearestEdgeByRatioLikeTheDescription) {
   Op op = op_of_sizes([](const Sizes&) { return int64_t{0}; });
   op.buckets = {{"A", {1, 4, 16, 64, 256, 1000, 4096}}};
   const std::vector<int64_t>& edges = op.buckets[0].edges;

@@ -62,7 +62,7 @@ class FaultsTest : public RuntimeTest {
   }
 };
 
-TEST_F(FaultsTest, AnyDriverCallMayFailAndTheNextSessionWorks) {
+TEST_F(FaultsTest, C119AnyDriverCallMayFailAndTheNextSessionWorks) {
   ASSERT_EQ(run_once(), KILN_OK) << kiln_last_error();
   std::map<std::string, int> calls;
   for (size_t i = 0; i < fake_cuda_log_size(); ++i) ++calls[fake_cuda_log_entry(i)];
@@ -105,7 +105,7 @@ TEST_F(FaultsTest, CardThatCannotBeDescribedIsADriverError) {
   }
 }
 
-TEST_F(FaultsTest, BinaryForAnotherGpuIsCompiledAnewAndSaidWhenItCannotBe) {
+TEST_F(FaultsTest, C78BinaryForAnotherGpuIsCompiledAnewAndSaidWhenItCannotBe) {
   with_store([](cache::Store& store) {  // under the right key, but sm_86 code for an sm_80 card
     const templates::Op& op = templates::require_op("combine_topk_swa");
     const templates::Sizes fixed{{"ratio", 2}, {"K", 512}};

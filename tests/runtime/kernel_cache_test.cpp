@@ -19,7 +19,7 @@ ReadyKernel kernel_of(uint32_t threads) {
   return kernel;
 }
 
-TEST(KernelCache, OneThreadMakesAndOthersWait) {
+TEST(KernelCache, C46OneThreadMakesAndOthersWait) {
   KernelCache cache;
   Claims mine(cache);
   ASSERT_EQ(mine.claim(key_of(128)), Claim::mine);

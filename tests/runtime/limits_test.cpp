@@ -25,7 +25,7 @@ TEST(Limits, ThreadsAreThoseOfABlockAndOfAnSm) {
   EXPECT_EQ(reason(limit_broken(plan_of(544, 0), gpu)), "threads");
 }
 
-TEST(Limits, SharedMemoryIsJudgedByTheGpuAtHand) {
+TEST(Limits, C114SharedMemoryIsJudgedByTheGpuAtHand) {
   EXPECT_EQ(reason(limit_broken(plan_of(256, 120 << 10), fake_gpu(0))), "none");
   const auto broken = limit_broken(plan_of(256, 120 << 10), fake_gpu(1));
   EXPECT_EQ(reason(broken), "shared memory");

@@ -26,7 +26,7 @@ class PlanRecordTest : public testing::Test {
   templates::LaunchPlan launches_ = staged_rows().plan(fixed_, config_, gpu_);
 };
 
-TEST_F(PlanRecordTest, IdTellsHowTheBinariesAreLaunched) {
+TEST_F(PlanRecordTest, C73IdTellsHowTheBinariesAreLaunched) {
   const Hash128 id = record().id;
   EXPECT_EQ(record().id, id);
   launches_.kernels.back().threads *= 2;

@@ -83,7 +83,7 @@ using Status = kiln_status;
 
 bool same(const uint8_t (&a)[16], const uint8_t (&b)[16]) { return std::memcmp(a, b, 16) == 0; }
 
-TEST_F(SessionTest, WholeLifeCycle) {
+TEST_F(SessionTest, C28C109WholeLifeCycle) {
   kiln_session* session = open();
   ASSERT_OK(kiln_prepare(session, nullptr, nullptr, nullptr));
   ASSERT_OK(kiln_seal(session));
@@ -300,7 +300,7 @@ TEST_F(SessionTest, PreparingAgainAddsOnly) {
   EXPECT_GT(stats(session).kernels_loaded, loaded);
 }
 
-TEST_F(SessionTest, NoRowCountCompilesOrLoadsAfterPrepare) {
+TEST_F(SessionTest, C12NoRowCountCompilesOrLoadsAfterPrepare) {
   kiln_session* session = open();
   ASSERT_OK(kiln_prepare(session, nullptr, nullptr, nullptr));
   ASSERT_OK(kiln_seal(session));
@@ -316,7 +316,7 @@ TEST_F(SessionTest, NoRowCountCompilesOrLoadsAfterPrepare) {
   EXPECT_EQ(after.calls, 8192u);
 }
 
-TEST_F(SessionTest, RowCountsAround65536Run) {
+TEST_F(SessionTest, C142RowCountsAround65536Run) {
   kiln_session* session = open();
   ASSERT_OK(kiln_prepare(session, nullptr, nullptr, nullptr));
   kiln_plan* combine = plan(session, "combine_topk_swa", kCombineShape);
@@ -346,7 +346,7 @@ struct ProgressLog {
   }
 };
 
-TEST_F(SessionTest, ProgressCountsKernelsUpToTheTotal) {
+TEST_F(SessionTest, C14ProgressCountsKernelsUpToTheTotal) {
   kiln_session* session = open();
   ProgressLog progress;
   ASSERT_OK(kiln_prepare(session, nullptr, ProgressLog::receive, &progress));
@@ -357,7 +357,7 @@ TEST_F(SessionTest, ProgressCountsKernelsUpToTheTotal) {
   EXPECT_EQ(static_cast<uint64_t>(progress.total), stats(session).kernels_loaded);
 }
 
-TEST_F(SessionTest, StoppedPrepareKeepsWhatIsReadyAndCanGoOn) {
+TEST_F(SessionTest, C21StoppedPrepareKeepsWhatIsReadyAndCanGoOn) {
   kiln_session* session = open();
   ProgressLog progress;
   progress.stop_at = 2;
@@ -470,7 +470,7 @@ TEST_F(SessionTest, DecisionOfTheNearestBucketIsTaken) {
   EXPECT_EQ(explained["searched"]["store"], store_path_);
 }
 
-TEST_F(SessionTest, MissesAreCountedAndSaidOncePerKey) {
+TEST_F(SessionTest, C04C20C152C153MissesAreCountedAndSaidOncePerKey) {
   decide(256, 4);
   kiln_session* session = open();
   const char* workload = "{\"ops\": [{\"op\": \"staged_rows\"}]}";
@@ -531,7 +531,7 @@ TEST_F(SessionTest, FailureWithAnOlderDriverNoLongerCountsWhenANewerOnePasses) {
   EXPECT_EQ(bucket["verified"], "device");
 }
 
-TEST_F(SessionTest, MeasuredDecisionThatWasNeverVerifiedIsNotUsed) {
+TEST_F(SessionTest, C75MeasuredDecisionThatWasNeverVerifiedIsNotUsed) {
   decide(256, 4, DecisionKind::measured, Proof::none);
   kiln_session* session = open();
   const Json bucket =
@@ -615,7 +615,7 @@ TEST_F(SessionTest, PinnedAndPredictedDecisionsKeepNoProofOfAnotherSource) {
   }
 }
 
-TEST_F(SessionTest, TunedConfigWhoseKernelCannotBeMadeFallsBackToTheDefault) {
+TEST_F(SessionTest, C117TunedConfigWhoseKernelCannotBeMadeFallsBackToTheDefault) {
   decide(256, 4, DecisionKind::predicted, Proof::none);
   with_store([&](cache::Store& store) { EXPECT_TRUE(store.check().empty()); });
   // A file that holds the decision, but no binary of it.
@@ -674,7 +674,7 @@ TEST_F(SessionTest, FirstCallOfAnUnpreparedPlanPreparesIt) {
   EXPECT_EQ(log_.count("first call"), 1);
 }
 
-TEST_F(SessionTest, FirstCallUnderCaptureIsRefusedAndLeavesTheCaptureValid) {
+TEST_F(SessionTest, C130FirstCallUnderCaptureIsRefusedAndLeavesTheCaptureValid) {
   kiln_session* session = open();
   kiln_plan* combine = plan(session, "combine_topk_swa", kCombineShape);
   const CurrentContext context;
@@ -706,7 +706,7 @@ TEST_F(SessionTest, FirstCallUnderCaptureIsRefusedAndLeavesTheCaptureValid) {
 }
 
 // kiln.h: whatever is no op call is legal beside any capture and leaves it valid.
-TEST_F(SessionTest, LifeCycleLeavesCapturesValid) {
+TEST_F(SessionTest, C131LifeCycleLeavesCapturesValid) {
   const CurrentContext context;
   for (const unsigned flags : {CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING}) {
     CUstream stream = nullptr;
@@ -736,7 +736,7 @@ TEST_F(SessionTest, LifeCycleLeavesCapturesValid) {
   }
 }
 
-TEST_F(SessionTest, SupportIsAnsweredWithAReason) {
+TEST_F(SessionTest, C06C08SupportIsAnsweredWithAReason) {
   kiln_session* session = open();
   char text[512];
   EXPECT_OK(
@@ -856,7 +856,7 @@ TEST_F(SessionTest, AForkedChildIsRefusedAndTheParentGoesOn) {
   EXPECT_OK(kiln_combine_topk_swa(combine, &args, nullptr));
 }
 
-TEST_F(SessionTest, TwoDevicesAtOnceEachRunTheirOwnBinaries) {
+TEST_F(SessionTest, C05TwoDevicesAtOnceEachRunTheirOwnBinaries) {
   kiln_session* ampere80 = open("cuda:0");
   kiln_session* ampere86 = open("cuda:1");
   ASSERT_OK(kiln_prepare(ampere80, nullptr, nullptr, nullptr));
@@ -876,7 +876,7 @@ TEST_F(SessionTest, TwoDevicesAtOnceEachRunTheirOwnBinaries) {
   EXPECT_OK(kiln_combine_topk_swa(plans[1], &args, nullptr));
 }
 
-TEST_F(SessionTest, ThreadsPrepareAndCallTogether) {
+TEST_F(SessionTest, C46ThreadsPrepareAndCallTogether) {
   decide(256, 4);
   kiln_session* session = open();
   constexpr int kThreads = 8;

@@ -73,7 +73,7 @@ TEST(Workload, EmptyIsAllOpsWithTheModelsShapes) {
   }
 }
 
-TEST(Workload, TensorParallelChoosesTheShapes) {
+TEST(Workload, C105TensorParallelChoosesTheShapes) {
   staged_rows();
   for (const int ranks : {1, 2, 4, 8}) {
     const auto items = parse_workload(

@@ -30,7 +30,7 @@ std::vector<Config> default_and_seeded(const Op& op, const Sizes& shape, const G
 
 class CompileFor : public testing::TestWithParam<const char*> {};
 
-TEST_P(CompileFor, SeededConfigsCompileAndDefaultsDoNotSpill) {
+TEST_P(CompileFor, C01C07SeededConfigsCompileAndDefaultsDoNotSpill) {
   const Gpu& gpu = find_gpu(GetParam());
   jit::CompilePool pool(jit::Compiler::load(), jit::pool_size().workers);
   struct Job {

@@ -82,7 +82,7 @@ TEST(GatherDequantKv, AddressExampleOfB8) {
   EXPECT_EQ(out_at(c, b, column * 64 + slot % 64, element), want);
 }
 
-TEST(GatherDequantKv, PagesHoldCodesThenScalesThenNothing) {
+TEST(GatherDequantKv, C09PagesHoldCodesThenScalesThenNothing) {
   struct Row {
     int64_t format, bytes;
   };

@@ -232,7 +232,7 @@ TEST(LinearFp8, FeaturesAreMultiplesOf32) {
 }
 
 // Every shape of B6.2 as a rank has it, without padding.
-TEST(LinearFp8, ShapesOfTheModel) {
+TEST(LinearFp8, C03ShapesOfTheModel) {
   const auto has = [&](int tensor_parallel, const Sizes& part) {
     for (const Sizes& shape : op().model_shapes(tensor_parallel)) {
       if (shape.merged(part) == shape) return true;

@@ -98,7 +98,7 @@ TEST(Bucket, EveryBucketIsNearestToItself) {
   }
 }
 
-TEST(Space, DefaultComesFirstAndIsLegalEverywhere) {
+TEST(Space, C119aDefaultComesFirstAndIsLegalEverywhere) {
   for (const Op* op : ops()) {
     for (const Sizes& shape : op->model_shapes(2)) {
       for (const Gpu& gpu : gpu_table()) {
@@ -115,7 +115,7 @@ TEST(Space, DefaultComesFirstAndIsLegalEverywhere) {
   }
 }
 
-TEST(Space, DefaultNeedsAtMost48KilobytesOfSharedMemory) {
+TEST(Space, C09aDefaultNeedsAtMost48KilobytesOfSharedMemory) {
   for (const Op* op : ops()) {
     for (const Sizes& shape : op->model_shapes(2)) {
       const LaunchPlan plan = op->plan(shape, op->default_config(shape), find_gpu("rtx-3090"));

@@ -112,7 +112,7 @@ TEST(SparseMlaDecode, AddressExampleOfB8) {
   EXPECT_EQ(out_at(c, 0, 0, 449), code * e4m3(page[237660 - 221184]));
 }
 
-TEST(SparseMlaDecode, PagesHoldWhatTheTruthSaysInEveryFormat) {
+TEST(SparseMlaDecode, C09PagesHoldWhatTheTruthSaysInEveryFormat) {
   for (const int64_t format : {kF1, kF2, kF3, kF4}) {
     for (const bool in_window : {true, false}) {
       Case c = only_the_first_column(

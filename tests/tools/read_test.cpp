@@ -19,7 +19,7 @@ std::set<std::string> keys_of(const Json& object) {
 
 class OpsCommand : public CliTest {};
 
-TEST_F(OpsCommand, JsonIsTheCoverageOfEveryOp) {
+TEST_F(OpsCommand, C02JsonIsTheCoverageOfEveryOp) {
   const Result result = run({"ops", "--json"});
   ASSERT_EQ(result.code, 0) << result;
   const Json list = result.json();
@@ -321,7 +321,7 @@ class ExplainCommand : public CliTest {
   }
 };
 
-TEST_F(ExplainCommand, HitNamesConfigKindLayerAndKeys) {
+TEST_F(ExplainCommand, C74HitNamesConfigKindLayerAndKeys) {
   const Seed seed = make_seed("rtx-3090");
   store_seed(db(), seed);
   const Result result = run({"explain", op_, "--shape", shape(seed), "--sizes", sizes(seed, 0),
@@ -376,7 +376,7 @@ TEST_F(ExplainCommand, SizeBesideAnEdgeTakesTheNearestBucketAndSaysSo) {
       << result;
 }
 
-TEST_F(ExplainCommand, MissNamesTheDifferingFieldOfTheGpuClass) {
+TEST_F(ExplainCommand, C39C86MissNamesTheDifferingFieldOfTheGpuClass) {
   const Seed seed = make_seed("rtx-3090");
   store_seed(db(), seed);
   const std::vector<std::string> question = {

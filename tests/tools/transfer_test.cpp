@@ -203,7 +203,7 @@ TEST_F(TransferCommand, C85AsMakesBorrowedRows) {
   EXPECT_TRUE(contains(far.err, "of the same compute capability only")) << far;
 }
 
-TEST_F(TransferCommand, MergeKeepsTheNewerAndPrintsWhatWasDropped) {
+TEST_F(TransferCommand, C52MergeKeepsTheNewerAndPrintsWhatWasDropped) {
   const Seed seed = elf_seed("rtx-3090");
   store_seed(db(), seed);
   store_other(seed, 500, true);

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <thread>
 
@@ -47,7 +48,7 @@ class BuildCommand : public CliTest {
 };
 
 // A library that leaves a mark when it is loaded stands in for the driver.
-TEST_F(BuildCommand, RanksForTheNamedGpuWithoutLoadingTheDriver) {
+TEST_F(BuildCommand, C11C87RanksForTheNamedGpuWithoutLoadingTheDriver) {
   environment["KILN_LIBCUDA"] = KILN_MARKING_LIBRARY;
   environment["KILN_TEST_MARK"] = path("mark");
   run({"devices"});
@@ -149,6 +150,128 @@ TEST_F(BuildCommand, SecondInterruptEndsAtOnce) {
   const Result result = finish(pid);
   EXPECT_EQ(result.code, code(ExitCode::interrupted)) << result;
   EXPECT_EQ(result.out, "") << "it went on to the closing table\n" << result;
+}
+
+class BuildPacks : public BuildCommand {
+ protected:
+  void SetUp() override {
+    BuildCommand::SetUp();
+    workload_ = testing::Test::IsSkipped() ? "" : small_workload();
+  }
+  Result build(const std::string& place, std::vector<std::string> more = {}) {
+    std::vector<std::string> words = {"build",   "--gpu",          "rtx-3090",
+                                      "--gpu",   "a100-sxm4-80gb", "--workload",
+                                      workload_, "--pack",         place};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  }
+  std::vector<std::string> files_in(const std::string& folder) const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path(folder))) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  // On another machine, without a store, a compiler and a driver of its own.
+  void move_to_another_machine(const std::string& pack) {
+    environment["KILN_DB"] = path("other.db");
+    environment["KILN_PACK"] = pack;
+    environment["KILN_NVRTC"] = path("no-such-libnvrtc.so");
+  }
+  std::vector<std::string> gpus_listed() {
+    std::vector<std::string> gpus;
+    for (const Json& row : run({"ls", "--json"}).json()) gpus.push_back(row["gpu"]);
+    std::sort(gpus.begin(), gpus.end());
+    return gpus;
+  }
+
+  std::string workload_;
+};
+
+TEST_F(BuildPacks, C54OnePackForEachArchitecture) {
+  const Result built = build(path("packs"), {"--json"});
+  ASSERT_EQ(built.code, 0) << built;
+  EXPECT_EQ(files_in("packs"), (std::vector<std::string>{"sm_80.db", "sm_86.db"}));
+  const Json packs = built.json()["packs"];
+  ASSERT_EQ(packs.size(), 2u) << built;
+  EXPECT_EQ(packs[1]["path"], path("packs/sm_86.db"));
+  EXPECT_EQ(packs[1]["gpus"], Json({"rtx-3090"}));
+  EXPECT_EQ(packs[1]["decisions"], 1);
+  EXPECT_EQ(packs[1]["missing_kernels"], 0);
+
+  const auto pack = cache::Store::open(
+      {.path = path("packs/sm_86.db"), .pack = ":", .mode = cache::StoreOptions::Mode::read_only});
+  EXPECT_TRUE(pack->warnings().empty());
+  EXPECT_TRUE(pack->check().empty());
+  const std::vector<cache::BinaryRow> binaries = pack->list_binaries();
+  EXPECT_EQ(packs[1]["kernels"], binaries.size());
+  size_t provers = 0;  // the oracle and the tools of the tuner
+  for (const cache::BinaryRow& binary : binaries) {
+    EXPECT_EQ(binary.arch, "sm_86");
+    EXPECT_TRUE(pack->has_binary(binary.key));
+    provers += binary.op.empty() ? 1 : 0;
+  }
+  EXPECT_GT(provers, 1u);
+  EXPECT_GT(binaries.size(), provers);
+}
+
+TEST_F(BuildPacks, PacksServeAMachineThatHasNothingElse) {
+  ASSERT_EQ(build(path("packs")).code, 0);
+  const std::string bytes = read_file(path("packs/sm_86.db"));
+  move_to_another_machine(path("packs"));
+  EXPECT_EQ(gpus_listed(), (std::vector<std::string>{"a100-sxm4-80gb", "rtx-3090"}));
+  const Json answer =
+      run({"explain", templates::ops().front()->name, "--gpu", "rtx-3090", "--json"})
+          .json()["buckets"];
+  const auto decided = std::find_if(answer.begin(), answer.end(), [](const Json& bucket) {
+    return bucket["kind"] == "predicted";
+  });
+  ASSERT_NE(decided, answer.end()) << answer.dump();
+  EXPECT_EQ((*decided)["binaries"][0]["in_store"], true);
+  // Beneath a build it is a store like any other: all is decided, so nothing is compiled.
+  const Result again = run({"build", "--gpu", "rtx-3090", "--workload", workload_, "--json"});
+  EXPECT_EQ(again.code, 0) << again;
+  EXPECT_EQ(again.json()["problems"][0]["state"], "kept") << again;
+  EXPECT_EQ(read_file(path("packs/sm_86.db")), bytes);
+  EXPECT_EQ(files_in("packs"), (std::vector<std::string>{"sm_80.db", "sm_86.db"}));
+
+  environment["KILN_PACK"] = path("packs/sm_80.db");
+  environment["KILN_DB"] = path("third.db");
+  EXPECT_EQ(gpus_listed(), std::vector<std::string>{"a100-sxm4-80gb"});
+}
+
+TEST_F(BuildPacks, OneFileForAllGpusAlsoOfWhatLiesInPacksBeneath) {
+  ASSERT_EQ(build(path("packs")).code, 0);
+  move_to_another_machine(path("packs"));
+  const Result built = build(path("all.db"));
+  ASSERT_EQ(built.code, 0) << built;
+  EXPECT_TRUE(contains(built.err, "2 decisions and")) << built;
+  EXPECT_TRUE(contains(built.out, "name it with KILN_PACK")) << built;
+  environment["KILN_DB"] = path("third.db");
+  environment["KILN_PACK"] = path("all.db");
+  EXPECT_EQ(gpus_listed(), (std::vector<std::string>{"a100-sxm4-80gb", "rtx-3090"}));
+}
+
+TEST_F(BuildPacks, WhatCannotBeMadeIsRefusedBeforeAnyWork) {
+  write_file("taken.db", "somebody's");
+  write_file("file", "no folder");
+  for (const auto& [place, sentence] :
+       {std::pair{path("taken.db"), "exists"}, std::pair{path("file"), "cannot be made"},
+        std::pair{db(), "is the store that the build works in"}}) {
+    const Result result = build(place);
+    EXPECT_EQ(result.code, code(ExitCode::usage)) << result;
+    EXPECT_TRUE(contains(result.err, sentence)) << result;
+  }
+  EXPECT_EQ(read_file(path("taken.db")), "somebody's");
+  EXPECT_FALSE(std::filesystem::exists(db()));
+}
+
+TEST_F(BuildPacks, NoneIsMadeOfAnUnfinishedBuild) {
+  const Result result = build(path("packs"), {"--budget", "1ms", "--json"});
+  EXPECT_TRUE(contains(result.err, "no pack is made, because the build is not complete")) << result;
+  EXPECT_EQ(result.json()["packs"], Json::array());
+  EXPECT_EQ(files_in("packs"), std::vector<std::string>{});
 }
 
 class TuneCommand : public BuildCommand {};
@@ -414,6 +537,25 @@ TEST_F(DoctorCommand, MissingNvrtcIsExitCodeFourAndNamesWhatWasSearched) {
   EXPECT_TRUE(
       contains(result.json()["compiler"]["problem"].get<std::string>(), "no-such-libnvrtc.so"))
       << result;
+}
+
+TEST_F(DoctorCommand, NvrtcThatIsNewerThanTheDriverIsToldApart) {
+  environment["KILN_LIBCUDA"] = KILN_FAKE_LIBCUDA;
+  environment["KILN_FAKE_CUDA_DRIVER"] = "12020";
+  environment.erase("KILN_NVRTC");
+  const Result result = run({"doctor", "--json"});
+  const Json compiler = result.json()["compiler"];
+  EXPECT_EQ(compiler["driver_cuda_major"], 12) << result;
+  size_t newer = 0;
+  for (const Json& candidate : compiler["candidates"]) {
+    const bool is_newer =
+        candidate["usable"] && std::stoi(candidate["version"].get<std::string>()) > 12;
+    EXPECT_EQ(candidate["too_new"], is_newer) << candidate;
+    if (is_newer) EXPECT_FALSE(candidate["chosen"]) << candidate;
+    newer += is_newer ? 1 : 0;
+  }
+  if (newer == 0) GTEST_SKIP() << "no NVRTC here is newer than 12";
+  EXPECT_TRUE(contains(run({"doctor"}).out, "too new"));
 }
 
 TEST_F(DoctorCommand, StoreInMemoryIsExitCodeSixAndSaysWhoPutItThere) {

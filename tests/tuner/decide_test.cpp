@@ -51,7 +51,7 @@ TEST(Decide, DefaultPlantedTwiceAsSlowLoses) {
   EXPECT_EQ(verdict.tie_group, std::vector<size_t>{1});
 }
 
-TEST(Decide, DefaultWithinTheNoiseWins) {
+TEST(Decide, C91DefaultWithinTheNoiseWins) {
   const std::vector<Contender> field{contender(0, around(1010, 0.01, 1)),
                                      contender(1, around(1000, 0.01, 2))};
   const Verdict verdict = decide(field, 0);
@@ -79,7 +79,7 @@ TEST(Decide, DriftOfTheCardCancelsInPairs) {
   EXPECT_EQ(decide(std::vector<Contender>{contender(0, slow), contender(1, fast)}, 0).winner, 1u);
 }
 
-TEST(Decide, TieTakesFewestRegistersThenSharedMemoryThenSmallestId) {
+TEST(Decide, C90TieTakesFewestRegistersThenSharedMemoryThenSmallestId) {
   const auto times_ns = around(1000, 0.005, 3);
   const std::vector<Contender> registers{contender(0, around(2000, 0.01, 1)),
                                          contender(1, times_ns, 4096),
@@ -124,7 +124,7 @@ TEST(Decide, TwoRunsOfTheSameCardAgreeOrTie) {
   EXPECT_EQ(first.tie_group.size(), 3u);
 }
 
-TEST(Usable, ThrottledRoundsAreDropped) {
+TEST(Usable, C96ThrottledRoundsAreDropped) {
   Samples samples{.rounds = std::vector<Round>(6, Round{.throttle_reasons = 0}),
                   .times_ns = {{1, 1, 50, 1, 50, 1}}};
   samples.rounds[2].throttle_reasons = 0x8;   // hardware slowdown

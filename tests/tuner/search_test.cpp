@@ -185,7 +185,7 @@ TEST_F(Search, EqualConfigsAreMerged) {
   EXPECT_EQ(row.rejected.at("the twin of the default is not legal"), 1);
 }
 
-TEST_F(Search, EveryBadOneIsRejectedWithItsReasonAndTheFastOneWins) {
+TEST_F(Search, C106C118EveryBadOneIsRejectedWithItsReasonAndTheFastOneWins) {
   const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast, testing::kToyWrong,
                                         testing::kToyTrap, testing::kToyHang, testing::kToyAbort,
                                         testing::kToyRefused, testing::kToyTrapsWhenTimed,
@@ -217,7 +217,7 @@ TEST_F(Search, EveryBadOneIsRejectedWithItsReasonAndTheFastOneWins) {
   EXPECT_EQ(reason_of(testing::kToyFast), "none");
 }
 
-TEST_F(Search, OnlyTheDefaultAndTheModelsFirstAreTriedInAWideSpace) {
+TEST_F(Search, C25OnlyTheDefaultAndTheModelsFirstAreTriedInAWideSpace) {
   options_.tries = 2;
   const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast,
                                         testing::kToyMiddling, testing::kToyFastMoreRegisters});
@@ -255,7 +255,7 @@ TEST_F(Search, TwoRunsGiveTheSameWinner) {
   EXPECT_EQ(second.state_text(), "tuned");
 }
 
-TEST_F(Search, DefaultThatNothingBeatsStays) {
+TEST_F(Search, C97C98DefaultThatNothingBeatsStays) {
   const ProblemReport row = tune_space({testing::kToyDefault});
   EXPECT_EQ(row.winner, config_text(testing::kToyDefault));
   EXPECT_EQ(row.kind, DecisionKind::measured);
@@ -311,7 +311,7 @@ TEST_F(Search, RejectionOfOtherBinariesOrOfTheDefaultIsNoReasonToSkip) {
   EXPECT_EQ(row.winner, config_text(testing::kToyFast));
 }
 
-TEST_F(Search, BudgetThatEndsASearchLeavesItPartialAndTheNextRunTakesItUp) {
+TEST_F(Search, C95aBudgetThatEndsASearchLeavesItPartialAndTheNextRunTakesItUp) {
   let_a_rejection_end_the_budget();
   const std::vector<int64_t> space{testing::kToyDefault, testing::kToyFast, testing::kToyWrong,
                                    testing::kToyMiddling};
@@ -458,7 +458,7 @@ TEST_F(Search, AgainMeasuresBesideThePin) {
             config_text(testing::kToyFast));
 }
 
-TEST_F(Search, NoMemoryIsAStateOfTheRow) {
+TEST_F(Search, C26NoMemoryIsAStateOfTheRow) {
   setenv("KILN_TOY_MEMORY_BYTES", "100000", 1);
   const ProblemReport row = tune_space({testing::kToyDefault, testing::kToyFast});
   unsetenv("KILN_TOY_MEMORY_BYTES");
@@ -719,7 +719,7 @@ class Ranking : public ::testing::Test {
   TuneOptions options_;
 };
 
-TEST_F(Ranking, StoresAPredictedDecisionWithItsCubinForEachGpu) {
+TEST_F(Ranking, C119bStoresAPredictedDecisionWithItsCubinForEachGpu) {
   const TuneReport report = tune(*store_, options_);
   ASSERT_EQ(report.problems.size(), 2u);
   for (const ProblemReport& row : report.problems) {

@@ -29,7 +29,7 @@ class StopwatchTest : public ::testing::Test {
   std::vector<size_t> begun_;
 };
 
-TEST_F(StopwatchTest, TimesAreOfOneCall) {
+TEST_F(StopwatchTest, C94TimesAreOfOneCall) {
   EXPECT_EQ(round({testing::kToyDefault, testing::kToyFast}), (std::vector<double>{2e6, 1e6}));
 }
 

@@ -59,7 +59,7 @@ TEST_F(Trial, LeastAlignmentIsTheOpsOwn) {
 }
 
 TEST_F(Trial, WrongElementIsNamed) { expect_wrong(testing::kToyWrong, "y[0, 10] is "); }
-TEST_F(Trial, ElementLeftOutIsWrong) { expect_wrong(testing::kToyLazy, "y[3, 19] is "); }
+TEST_F(Trial, C107ElementLeftOutIsWrong) { expect_wrong(testing::kToyLazy, "y[3, 19] is "); }
 TEST_F(Trial, WriteBeforeTheTensorIsFound) {
   expect_wrong(testing::kToyBefore, "wrote 4 bytes before y");
 }
@@ -116,7 +116,7 @@ TEST_F(Trial, MemoryBeyondTheArenaIsRefused) {
   }
 }
 
-TEST_F(Trial, AllMemoryIsGivenBack) {
+TEST_F(Trial, C26AllMemoryIsGivenBack) {
   const int64_t before = device_.allocations();
   prepared(2)->check(plan(testing::kToyFast));
   EXPECT_EQ(device_.allocations(), before);

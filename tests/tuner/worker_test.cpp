@@ -114,7 +114,7 @@ TEST_F(WorkerTest, WrongCandidateCostsNoProcess) {
   EXPECT_EQ(worker->restarts(), 0);
 }
 
-TEST_F(WorkerTest, CandidateThatScribblesDoesNotSpoilTheNext) {
+TEST_F(WorkerTest, C100CandidateThatScribblesDoesNotSpoilTheNext) {
   const auto worker = open();
   EXPECT_EQ(verify(*worker, testing::kToyChangesInput).outcome, Outcome::wrong);
   EXPECT_EQ(verify(*worker, testing::kToyFast).outcome, Outcome::passed);
@@ -128,7 +128,7 @@ TEST_F(WorkerTest, DamageToAnotherCaseIsNotBlamedOnTheNextCandidate) {
   EXPECT_EQ(verdict.outcome, Outcome::passed) << verdict.detail;
 }
 
-TEST_F(WorkerTest, TrapCostsTheProcessAndTheNextOneGoesOn) {
+TEST_F(WorkerTest, C104TrapCostsTheProcessAndTheNextOneGoesOn) {
   const auto worker = open();
   EXPECT_EQ(verify(*worker, testing::kToyTrap).outcome, Outcome::trap);
   EXPECT_EQ(verify(*worker, testing::kToyFast).outcome, Outcome::passed);

@@ -4,6 +4,7 @@
 // cannot do.
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <map>
 
 #include "cache/files.h"
@@ -124,10 +125,18 @@ struct CompilerReport {
   std::string problem;
   std::vector<int> ccs;
   std::vector<jit::NvrtcCandidate> candidates;
+  int driver_cuda_major = 0;  // 0: no driver here
+
+  // The driver loads nothing that it makes.
+  bool is_too_new(const jit::NvrtcCandidate& candidate) const {
+    return candidate.usable && driver_cuda_major > 0 && candidate.path != path &&
+           std::atoi(candidate.version.c_str()) > driver_cuda_major;
+  }
 };
 
 CompilerReport examine_compiler(int driver_cuda_major) {
   CompilerReport report;
+  report.driver_cuda_major = driver_cuda_major;
   report.candidates = jit::nvrtc_candidates();
   try {
     const std::shared_ptr<jit::Compiler> compiler = jit::Compiler::load(driver_cuda_major);
@@ -148,6 +157,7 @@ Json compiler_json(const CompilerReport& report) {
                           {"version", candidate.version.empty() ? Json() : Json(candidate.version)},
                           {"usable", candidate.usable},
                           {"chosen", candidate.path == report.path},
+                          {"too_new", report.is_too_new(candidate)},
                           {"why", candidate.why}});
   }
   Json archs = Json::array();
@@ -155,6 +165,8 @@ Json compiler_json(const CompilerReport& report) {
   return {{"version", report.version.empty() ? Json() : Json(report.version)},
           {"path", report.path.empty() ? Json() : Json(report.path)},
           {"archs", archs},
+          {"driver_cuda_major",
+           report.driver_cuda_major == 0 ? Json() : Json(report.driver_cuda_major)},
           {"problem", report.problem.empty() ? Json() : Json(report.problem)},
           {"candidates", candidates}};
 }
@@ -163,14 +175,18 @@ void print_compiler(const CompilerReport& report) {
   if (report.version.empty()) {
     print(fmt::format("NVRTC      NONE: {}\n", report.problem));
   } else {
-    print(fmt::format("NVRTC      {} from {}\n", report.version, report.path));
+    print(fmt::format("NVRTC      {} from {}{}\n", report.version, report.path,
+                      report.driver_cuda_major == 0
+                          ? ""
+                          : fmt::format(", for a driver of CUDA {}", report.driver_cuda_major)));
   }
   Table table({{""}, {"VERSION"}, {"FOUND BY"}, {"LIBRARY"}, {"BUILTINS, OR WHY NOT"}});
   for (const jit::NvrtcCandidate& candidate : report.candidates) {
     const bool chosen = candidate.path == report.path;
-    table.add({chosen             ? "chosen"
-               : candidate.usable ? "usable"
-                                  : "no",
+    table.add({chosen                         ? "chosen"
+               : report.is_too_new(candidate) ? "too new"
+               : candidate.usable             ? "usable"
+                                              : "no",
                candidate.version.empty() ? "-" : candidate.version, candidate.origin,
                candidate.path, candidate.why});
   }

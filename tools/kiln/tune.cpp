@@ -1,10 +1,14 @@
 // `kiln tune` and `kiln build`. Tuning needs a device; building ranks for named GPUs by the
 // analytic model and never touches the driver, so it runs anywhere. Without a device, tune does
-// what build does.
+// what build does. With --pack, build puts what it made for the named GPUs into packs to ship.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <set>
 
+#include "cache/files.h"
+#include "cache/pack.h"
 #include "runtime/workload.h"
 #include "tools/kiln/commands.h"
 #include "tools/kiln/decisions.h"
@@ -31,6 +35,7 @@ struct TuneArguments {
   std::string workload;
   std::string budget;
   std::string limits;
+  std::string pack;  // of build: where the packs go
   int tries = tuner::TuneOptions{}.tries;
   int shortlist = kBuildShortlist;  // without a device
   bool again = false;
@@ -112,6 +117,90 @@ tuner::TuneOptions tune_options(const TuneArguments& arguments, const std::strin
   return options;
 }
 
+// A pack that build makes, and the GPUs that it is for.
+struct WantedPack {
+  std::string path;
+  std::vector<std::string> gpus;
+  cache::PackReport made;
+};
+
+// "PATH.db" is one pack for all GPUs; anything else is a folder with one for each architecture,
+// because a machine has use for one of them only.
+std::vector<WantedPack> wanted_packs(const std::string& place, const std::string& store_path,
+                                     const std::vector<std::string>& gpus) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const bool is_file = fs::path(place).extension() == ".db" && !fs::is_directory(place, error);
+  std::map<std::string, WantedPack> packs;
+  for (const std::string& slug : gpus) {
+    const std::string path =
+        is_file ? place : (fs::path(place) / (find_gpu(slug).arch() + ".db")).string();
+    WantedPack& pack = packs[path];
+    pack.path = path;
+    pack.gpus.push_back(slug);
+  }
+  std::vector<WantedPack> list;
+  for (auto& [path, pack] : packs) {
+    // Known before hours of work.
+    if (cache::absolute_path(path) == cache::absolute_path(store_path)) {
+      throw Failure(
+          ExitCode::usage,
+          fmt::format("--pack: {} is the store that the build works in.", in_quotes(path)),
+          "Give another name.");
+    }
+    if (cache::file_id(path)) {
+      throw Failure(ExitCode::usage, fmt::format("--pack: the file {} exists.", in_quotes(path)),
+                    "A pack is never replaced, because others may be reading it: remove it or "
+                    "give another name.");
+    }
+    const fs::path folder = fs::path(path).parent_path();
+    error.clear();
+    if (!folder.empty()) fs::create_directories(folder, error);  // for all, as the pack is
+    if (error) {
+      throw Failure(ExitCode::usage,
+                    fmt::format("--pack: the folder {} cannot be made: {}.",
+                                in_quotes(folder.string()), error.message()),
+                    "Name a place that you may write.");
+    }
+    list.push_back(std::move(pack));
+  }
+  return list;
+}
+
+void make_packs(std::vector<WantedPack>& packs, const tuner::TuneReport& report,
+                cache::Store& store) {
+  std::set<std::string> ops;
+  for (const tuner::ProblemReport& problem : report.problems) ops.insert(problem.problem.op);
+  for (WantedPack& pack : packs) {
+    cache::PackFilter filter{.ops = {ops.begin(), ops.end()}, .gpu_classes = {}, .archs = {}};
+    for (const std::string& slug : pack.gpus) {
+      filter.gpu_classes.push_back(gpu_class_key(find_gpu(slug)));
+      filter.archs.push_back(find_gpu(slug).arch());
+    }
+    pack.made = cache::make_pack_of(store, filter, pack.path);
+    note(fmt::format("the pack {} is made: {} decisions and {} kernels for {}.", pack.path,
+                     pack.made.decisions, pack.made.kernels, joined(pack.gpus, " and ")));
+    if (pack.made.missing_kernels > 0) {
+      warn(
+          fmt::format("{} kernels of {} are not in the store, so who has the pack alone compiles "
+                      "them; `kiln build --again` makes them anew",
+                      pack.made.missing_kernels, pack.path));
+    }
+  }
+}
+
+Json packs_json(const std::vector<WantedPack>& packs) {
+  Json list = Json::array();
+  for (const WantedPack& pack : packs) {
+    list.push_back({{"path", pack.path},
+                    {"gpus", pack.gpus},
+                    {"decisions", pack.made.decisions},
+                    {"kernels", pack.made.kernels},
+                    {"missing_kernels", pack.made.missing_kernels}});
+  }
+  return list;
+}
+
 // Problems without a winner are told apart by their state: "unsupported", "no memory", "failed:
 // ...".
 void print_winners(const tuner::TuneReport& report) {
@@ -143,12 +232,17 @@ void print_rejections(const tuner::TuneReport& report) {
 }
 
 void print_next_steps(const tuner::TuneReport& report, const tuner::TuneOptions& options,
-                      const Common& common) {
+                      const std::string& packs, const Common& common) {
   if (report.problems.empty()) return;
   const std::string db = db_argument(common);
   const std::string& op = report.problems.front().problem.op;
   print("\nNext:\n");
-  if (options.device.empty()) {
+  if (!packs.empty()) {
+    print(
+        fmt::format("  copy {} to the machine with the GPU and name it with KILN_PACK, then there\n"
+                    "  kiln verify    prove the packed configs on its card\n",
+                    packs));
+  } else if (options.device.empty()) {
     print(
         fmt::format("  copy {} to the machine with the GPU and name it with KILN_DB, then there\n"
                     "  kiln verify{}    prove the stored configs on its card\n",
@@ -260,6 +354,10 @@ ExitCode run_tune(const TuneArguments& arguments, const Common& common, Verb ver
       arguments.workload.empty() ? "" : read_text_file(arguments.workload, "--workload");
   const InterruptGuard interrupt;
   tuner::TuneOptions options = tune_options(arguments, workload, verb);
+  std::vector<WantedPack> packs;
+  if (!arguments.pack.empty()) {
+    packs = wanted_packs(arguments.pack, store_place(common).path, options.gpus);
+  }
   OpenStore store(common, StoreUse::write);
   note(fmt::format("{} {}; the store is {}.", options.device.empty() ? "ranking for" : "tuning on",
                    options.device.empty() ? joined(options.gpus, " and ") : options.device,
@@ -273,13 +371,25 @@ ExitCode run_tune(const TuneArguments& arguments, const Common& common, Verb ver
   };
   const tuner::TuneReport report = tuner::tune(*store, options);
   progress.finish();
+  // Half a pack would pass for a whole one.
+  const bool is_complete = report.end == tuner::TuneReport::End::finished;
+  if (is_complete) {
+    make_packs(packs, report, *store);
+  } else if (!packs.empty()) {
+    note("no pack is made, because the build is not complete; the same command goes on.");
+    packs.clear();
+  }
 
   if (common.form() == OutputForm::json) {
-    print_json(report.json());
+    Json json = report.json();
+    if (!arguments.pack.empty()) json["packs"] = packs_json(packs);
+    print_json(json);
   } else {
     print_winners(report);
     print_rejections(report);
-    if (store->trouble().empty()) print_next_steps(report, options, common);
+    if (store->trouble().empty()) {
+      print_next_steps(report, options, is_complete ? arguments.pack : "", common);
+    }
   }
   return say_how_it_ended(report, store, common);
 }
@@ -339,11 +449,19 @@ void add_build(CLI::App& app, Common& common, Chosen& chosen) {
       app, common, chosen, "build", "Without a GPU: compile, rank by the model, keep the best",
       "  kiln build\n"
       "  kiln build --gpu rtx-3090 --gpu a40\n"
-      "  kiln build --gpu a100-sxm4-80gb --db ship-me.db\n"
-      "The store is one file to ship; `kiln verify` proves it on the card. Never touches a "
-      "driver.\n",
+      "  kiln build --gpu a100-sxm4-80gb --gpu rtx-3090 --pack packs\n"
+      "With --pack, packs/sm_80.db and packs/sm_86.db are files to ship: named by KILN_PACK on "
+      "the\n"
+      "machine with the GPU, `kiln verify` proves them there. Never touches a driver.\n",
       [arguments, &common] { return run_tune(*arguments, common, Verb::build); });
   add_shared_options(*command, *arguments);
+  // The stores beneath are those of KILN_PACK, or of `kiln --pack PATH build`.
+  command->remove_option(command->get_option("--pack"));
+  command
+      ->add_option("--pack", arguments->pack,
+                   "Make packs of what these GPUs need: PATH.db one for all, else a new or old "
+                   "folder with one for each architecture")
+      ->type_name("PATH");
   // Answered with a sentence of their own, but not offered.
   for (const char* of_tune : {"--device", "--limits"}) command->get_option(of_tune)->group("");
   command

@@ -20,7 +20,7 @@ namespace {
 using jit::Caught;
 using jit::error_of;
 
-TEST(GpuTable, SlugsAndAliasesNameOneRowEach) {
+TEST(GpuTable, C111SlugsAndAliasesNameOneRowEach) {
   std::set<std::string> names;
   for (const Gpu& gpu : gpu_table()) {
     EXPECT_TRUE(names.insert(gpu.slug).second) << gpu.slug;
@@ -165,7 +165,7 @@ TEST(GpuClass, DriverNameDecidesBetweenRowsOfOneClass) {
   EXPECT_EQ(match_gpu(reported)->slug, "a100-pcie-40gb");
 }
 
-TEST(CtasPerSm, WarpAndCtaLimitsAreThoseOfTheCard) {
+TEST(CtasPerSm, C116WarpAndCtaLimitsAreThoseOfTheCard) {
   const Gpu& a100 = find_gpu("a100-sxm4-80gb");
   const Gpu& rtx_3090 = find_gpu("rtx-3090");
   EXPECT_EQ(ctas_per_sm(a100, 256, 32, 0), 8);      // 64 warps

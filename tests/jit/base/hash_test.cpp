@@ -46,7 +46,7 @@ TEST(HashRecord, EqualFieldsGiveEqualKeysWhateverWasHashedBefore) {
   EXPECT_EQ(first, key());
 }
 
-TEST(HashRecord, MovingAByteBetweenFieldsChangesTheKey) {
+TEST(HashRecord, C77MovingAByteBetweenFieldsChangesTheKey) {
   const Hash128 key = HashRecord().field("ab", "cd").hash();
   EXPECT_NE(key, HashRecord().field("a", "bcd").hash());
   EXPECT_NE(key, HashRecord().field("abc", "d").hash());
