@@ -41,7 +41,7 @@ struct LeaseRow {
 
 // One answer for each key. most_on_host: so many leases of this sort are granted on one machine, to
 // all processes together. In a store in memory, and in one that cannot be written, all is mine,
-// without limit. Writes only when it grants something. None of these fails or leaves a warning.
+// without limit. Writes only when it grants something. None of these fails.
 std::vector<Lease> take_leases(Store& store, LeaseOf of, const std::vector<Hash128>& keys,
                                int most_on_host);
 void renew_leases(Store& store, LeaseOf of, const std::vector<Hash128>& keys);  // a sign of life

@@ -101,7 +101,9 @@ class SharedCompilesTest : public testing::Test {
     auto pool = std::make_shared<jit::CompilePool>(compiler_, workers);
     std::vector<jit::Binary> unwritten;
     const auto publish = [&] {
-      if (!unwritten.empty()) EXPECT_TRUE(store.put_kernels(unwritten, {}));
+      if (!unwritten.empty()) {
+        EXPECT_TRUE(store.put_kernels(unwritten, {}));
+      }
       unwritten.clear();
     };
     Outcome outcome;
