@@ -1,9 +1,9 @@
 // What the layers mean together: reads fall through from the writable file to the packs, writes go
 // to the top, and whatever goes wrong with a file becomes a miss and one warning. Each concern is a
 // file of its own: store_open.cpp opens the layers and says what is wrong with them, store_read.cpp
-// and store_write.cpp are the records, store_usage.cpp is what was called, store_transfer.cpp takes
-// over the records of another store, store_pack.cpp makes packs, store_gc.cpp keeps the file within
-// its budget, store_check.cpp looks for defects.
+// and store_write.cpp are the records, store_usage.cpp is what was called, store_leases.cpp is who
+// makes what, store_transfer.cpp takes over the records of another store, store_pack.cpp makes
+// packs, store_gc.cpp keeps the file within its budget, store_check.cpp looks for defects.
 #pragma once
 
 #include <map>
@@ -18,6 +18,7 @@
 
 #include "cache/batch.h"
 #include "cache/layer.h"
+#include "cache/leases.h"
 #include "cache/store.h"
 #include "cache/transfer.h"
 
@@ -71,6 +72,12 @@ class LayeredStore : public Store {
   void make_pack(const std::string& path) override;
   std::vector<std::string> check() override;
 
+  // leases.h
+  std::vector<Lease> take_leases(LeaseOf of, const std::vector<Hash128>& keys, int most_on_host);
+  void renew_leases(LeaseOf of, const std::vector<Hash128>& keys);
+  void release_leases(LeaseOf of, const std::vector<Hash128>& keys);
+  std::vector<LeaseRow> list_leases();
+
  private:
   friend class Merge;  // store_transfer.cpp
 
@@ -105,6 +112,9 @@ class LayeredStore : public Store {
   }
   bool write(const Layer::Work& work);
   bool write(const Batch& batch);
+  // For what is of no value to who reads the store: false without a warning when it was not
+  // written.
+  bool write_quietly(const Layer::Work& work, Layer::Patience patience);
   // Makes the top hold no more than `goal_bytes`, for as long as nobody is in the way.
   void collect_top(int64_t goal_bytes, Layer::Patience patience, GcReport& report);
   void read_budget(int64_t given_bytes);

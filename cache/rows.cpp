@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "cache/lease_rows.h"
 #include "jit/base/error.h"
 #include "jit/base/json.h"
 
@@ -432,6 +433,8 @@ void write_binary(Database& database, const jit::Binary& binary, const PackedIma
             image.checksum.hex(), now_seconds(), origin == ImageOrigin::compiled ? 1 : 0)
       .bind_blob(image.data)
       .run();
+  // What is loaded from now on nobody has to make any more.
+  if (origin == ImageOrigin::compiled) delete_lease_of_binary(database, binary.key);
 }
 
 void write_plan(Database& database, const PlanRecord& plan) {

@@ -37,6 +37,21 @@ bool LayeredStore::write(const Layer::Work& work) {
   return false;
 }
 
+bool LayeredStore::write_quietly(const Layer::Work& work, Layer::Patience patience) {
+  if (!top_) return false;
+  bool written = false;
+  std::vector<std::string> happened;
+  try {
+    top_->write(work, happened, patience);
+    written = true;
+  } catch (const SqliteError&) {
+    // Busy, or it cannot be written: whoever writes something of value is told.
+  } catch (const Unusable&) {
+  }
+  for (const std::string& sentence : happened) warn(sentence, sentence);
+  return written;
+}
+
 bool LayeredStore::write(const Batch& batch) {
   std::vector<PackedImage> images;
   std::map<Hash128, std::string> binaries = batch.needed_binaries();
@@ -142,18 +157,11 @@ void LayeredStore::touch(const std::vector<Hash128>& binaries) {
     found = images_used_before(database, binaries, now_seconds() - kHourSeconds);
   });
   if (found.empty()) return;
-  std::vector<std::string> happened;
-  try {
-    top_->write(
-        [&](Database& database) {
-          for (const Hash128& key : found) write_used_now(database, key);
-        },
-        happened, Layer::Patience::none);
-  } catch (const SqliteError&) {
-    // Busy, or it cannot be written: whoever writes something of value is told.
-  } catch (const Unusable&) {
-  }
-  for (const std::string& sentence : happened) warn(sentence, sentence);
+  write_quietly(
+      [&](Database& database) {
+        for (const Hash128& key : found) write_used_now(database, key);
+      },
+      Layer::Patience::none);
 }
 
 bool LayeredStore::forget(const Problem& problem, std::string_view gpu_class) {

@@ -90,7 +90,7 @@ void KernelRun::look_up(size_t index) {
   }
 }
 
-void KernelRun::submit_compiles() {
+void KernelRun::plan_compiles() {
   std::set<Hash128> wanted;
   for (const size_t index : mine_) {
     if (!found_.contains(index)) wanted.insert(needs_[index].key.binary);
@@ -108,12 +108,16 @@ void KernelRun::submit_compiles() {
   workshop_.log_.line(KILN_LOG_INFO, "compiling {} kernels with NVRTC {} ({}), {} at once ({})",
                       wanted.size(), compiler->version(), compiler->library_path(), workers,
                       size.why);
-  pool_ = jit::CompilePool::shared(compiler, size.workers);
+  compiles_.emplace(
+      workshop_.store_, jit::CompilePool::shared(compiler, size.workers), [this] { store({}); },
+      [this](const std::string& line) { workshop_.log_.line(KILN_LOG_INFO, "{}", line); },
+      timing_.sharing);
   for (const size_t index : mine_) {
     const KernelNeed& need = needs_[index];
-    if (found_.contains(index) || compiles_.contains(need.key.binary)) continue;
-    compiles_[need.key.binary] = pool_->request(need.source, workshop_.arch_, need.options);
+    if (found_.contains(index) || wanted.erase(need.key.binary) == 0) continue;
+    compiles_->add(need.key.binary, need.source, workshop_.arch_, need.options);
   }
+  compiles_->begin();
 }
 
 void KernelRun::tell(const Progress& progress, const KernelNeed& need) const {
@@ -125,7 +129,7 @@ void KernelRun::tell(const Progress& progress, const KernelNeed& need) const {
 }
 
 void KernelRun::finish(const Progress& progress) {
-  submit_compiles();
+  plan_compiles();
   try {
     make_all(progress);
   } catch (...) {
@@ -135,7 +139,17 @@ void KernelRun::finish(const Progress& progress) {
 }
 
 void KernelRun::make_all(const Progress& progress) {
-  for (const size_t index : mine_) make(index, progress);
+  for (const size_t index : mine_) {
+    if (found_.contains(index)) {
+      make_found(index, progress);
+    } else if (compiles_) {
+      pending_.push_back(index);
+    } else {
+      make_here(index, progress);  // says why there is no compiler
+    }
+  }
+  make_compiled(progress);
+  if (!others_.empty()) store({});  // that thread may wait for a process that waits for this one
   for (const size_t index : others_) wait_for_other(index, progress);
   if (progress) progress(done_, summary_.total, "");  // all is ready: there is nothing left to stop
 }
@@ -145,45 +159,81 @@ void KernelRun::give_up(size_t index, const Error& error) {
   claims_.abandon(need.key);
   if (need.necessity == Necessity::required || !is_about_this_kernel(error.status())) throw error;
   need.error = error;
-}
-
-void KernelRun::make(size_t index, const Progress& progress) {
-  KernelNeed& need = needs_[index];
-  tell(progress, need);
-  try {
-    const auto found = found_.find(index);
-    const Origin origin = found != found_.end() ? Origin::store : Origin::compiled;
-    const jit::Binary binary =
-        found != found_.end() ? std::move(found->second) : wait_for_compile(index, progress);
-    claims_.hand_in(need.key, load(need, binary, origin));
-    need.ready = workshop_.kernels_.find(need.key);
-  } catch (const Error& error) {
-    if (error.status() == Status::interrupted) throw;
-    give_up(index, error);
-  }
   ++done_;
 }
 
-jit::Binary KernelRun::wait_for_compile(size_t index, const Progress& progress) {
-  const KernelNeed& need = needs_[index];
-  const auto running = compiles_.find(need.key.binary);
-  if (running == compiles_.end()) return compile_now(need);  // says why there is no compiler
-  while (running->second.result.wait_for(kProgressInterval) != std::future_status::ready) {
-    tell(progress, need);
+void KernelRun::make(size_t index, const jit::Binary& binary, Origin origin) {
+  KernelNeed& need = needs_[index];
+  try {
+    claims_.hand_in(need.key, load(need, binary, origin));
+  } catch (const Error& error) {
+    if (error.status() == Status::interrupted) throw;
+    give_up(index, error);
+    return;
   }
-  const jit::CompilePool::Request request = running->second;
-  jit::Binary binary = request.result.get();
-  // A binary that two kernels share was kept for the first of them.
-  if (taken_.insert(request.key).second) keep(binary, request);
-  return binary;
+  need.ready = workshop_.kernels_.find(need.key);
+  ++done_;
+}
+
+void KernelRun::make_found(size_t index, const Progress& progress) {
+  tell(progress, needs_[index]);
+  const jit::Binary binary = std::move(found_.at(index));
+  make(index, binary, Origin::store);
+}
+
+void KernelRun::make_here(size_t index, const Progress& progress) {
+  tell(progress, needs_[index]);
+  jit::Binary binary;
+  try {
+    binary = compile_now(needs_[index]);
+  } catch (const Error& error) {
+    give_up(index, error);
+    return;
+  }
+  make(index, binary, Origin::compiled);
+}
+
+void KernelRun::make_compiled(const Progress& progress) {
+  while (!pending_.empty()) {
+    tell(progress, needs_[pending_.front()]);
+    if (const auto finished = compiles_->next(kProgressInterval)) make_each(*finished, progress);
+  }
+}
+
+// Several kernels may share a binary.
+void KernelRun::make_each(const SharedCompiles::Finished& finished, const Progress& progress) {
+  std::vector<size_t> served;
+  for (const size_t index : pending_) {
+    if (needs_[index].key.binary == finished.key) served.push_back(index);
+  }
+  std::erase_if(pending_, [&](size_t index) { return needs_[index].key.binary == finished.key; });
+  jit::Binary binary;
+  if (finished.stored) {
+    binary = *finished.stored;
+    ++workshop_.counters_.binary_hits;
+    used_.push_back(finished.key);
+  } else {
+    try {
+      binary = finished.compiled->result.get();
+    } catch (const Error& error) {
+      compiles_->give_back(finished.key);
+      if (error.status() == Status::interrupted) throw;
+      for (const size_t index : served) give_up(index, error);
+      return;
+    }
+    keep(binary, *finished.compiled);
+  }
+  for (const size_t index : served) {
+    if (index != served.front()) tell(progress, needs_[index]);
+    make(index, binary, finished.stored ? Origin::store : Origin::compiled);
+  }
 }
 
 // After a failure or a request to stop: what has not begun is not wanted any more, and what has is
 // worth its short wait.
 void KernelRun::take_the_rest() {
-  for (const auto& [key, request] : compiles_) {
-    if (!taken_.insert(key).second) continue;
-    if (pool_->withdraw(request) != jit::CompilePool::Withdrawn::expected) continue;
+  if (!compiles_) return;
+  for (const jit::CompilePool::Request& request : compiles_->stop()) {
     try {
       keep(request.result.get(), request);
     } catch (const Error&) {
@@ -255,6 +305,12 @@ ReadyKernel KernelRun::load(const KernelNeed& need, const jit::Binary& binary, O
   return load_as(compile_now(need), Origin::compiled);
 }
 
+// What another thread was to make.
+void KernelRun::make_alone(size_t index, const Progress& progress) {
+  look_up(index);
+  found_.contains(index) ? make_found(index, progress) : make_here(index, progress);
+}
+
 void KernelRun::wait_for_other(size_t index, const Progress& progress) {
   KernelNeed& need = needs_[index];
   const auto deadline = std::chrono::steady_clock::now() + timing_.patience;
@@ -265,8 +321,7 @@ void KernelRun::wait_for_other(size_t index, const Progress& progress) {
       if (std::chrono::steady_clock::now() < deadline) continue;
       // That thread is stuck: its other kernels are not waited for.
       timing_.patience = milliseconds(0);
-      look_up(index);
-      make(index, progress);
+      make_alone(index, progress);
       return;
     }
     switch (claims_.claim(need.key)) {
@@ -276,8 +331,7 @@ void KernelRun::wait_for_other(size_t index, const Progress& progress) {
         ++done_;
         return;
       case KernelCache::Claim::mine:  // the other thread gave it up
-        look_up(index);
-        make(index, progress);
+        make_alone(index, progress);
         return;
       case KernelCache::Claim::busy:
         break;

@@ -1,18 +1,16 @@
-// Where kernels come from: already loaded, else the store, else NVRTC; then loaded on the device
-// and kept in the store. NVRTC is loaded on the first miss only, so that a machine without it works
-// from a complete store.
+// Where kernels come from: already loaded, else the store, else NVRTC, here or in another process
+// that needs the same; then loaded on the device and kept in the store. NVRTC is loaded on the
+// first miss only, so that a machine without it works from a complete store.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -22,6 +20,7 @@
 #include "runtime/device.h"
 #include "runtime/kernel_cache.h"
 #include "runtime/log.h"
+#include "runtime/shared_compiles.h"
 
 namespace kiln::runtime {
 
@@ -89,10 +88,12 @@ struct RunTiming {
   std::chrono::milliseconds patience{60'000};
   // How much work of a long run a kill may cost: what is compiled is written so often.
   std::chrono::milliseconds write_interval{2000};
+  SharingTime sharing;  // with other processes
 };
 
-// Makes a set of kernels ready: looks all of them up, then compiles in parallel and loads. Distinct
-// keys only. What it compiled goes to the store in as few writes as a long run allows.
+// Makes a set of kernels ready: looks all of them up, then compiles in parallel, together with
+// other processes, and loads. Distinct keys only. What it compiled goes to the store in as few
+// writes as a long run and those who wait for it allow.
 class KernelRun {
  public:
   KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs, RunTiming timing = {});
@@ -119,11 +120,15 @@ class KernelRun {
 
  private:
   void look_up(size_t index);
-  void submit_compiles();
+  void plan_compiles();
   void make_all(const Progress& progress);
-  void make(size_t index, const Progress& progress);
+  void make(size_t index, const jit::Binary& binary, Origin origin);
+  void make_found(size_t index, const Progress& progress);
+  void make_here(size_t index, const Progress& progress);
+  void make_compiled(const Progress& progress);
+  void make_alone(size_t index, const Progress& progress);
+  void make_each(const SharedCompiles::Finished& finished, const Progress& progress);
   void wait_for_other(size_t index, const Progress& progress);
-  jit::Binary wait_for_compile(size_t index, const Progress& progress);
   void take_the_rest();
   jit::Binary compile_now(const KernelNeed& need);
   void keep(const jit::Binary& binary, const jit::CompilePool::Request& request);
@@ -140,11 +145,10 @@ class KernelRun {
   RunTiming timing_;
   std::vector<size_t> mine_;
   std::vector<size_t> others_;
+  std::vector<size_t> pending_;  // of mine_, what compiles_ is to bring
   std::map<size_t, jit::Binary> found_;
-  std::vector<Hash128> used_;  // binaries that the store had
-  std::map<Hash128, jit::CompilePool::Request> compiles_;
-  std::set<Hash128> taken_;  // of these
-  std::shared_ptr<jit::CompilePool> pool_;
+  std::vector<Hash128> used_;               // binaries that the store had
+  std::optional<SharedCompiles> compiles_;  // of what was not found; nothing without a compiler
   std::vector<jit::Binary> unwritten_;
   std::chrono::steady_clock::time_point written_at_ = std::chrono::steady_clock::now();
   enum class StoreState { answers, refused } store_state_ = StoreState::answers;

@@ -1,23 +1,29 @@
 // Where the tuner gets binaries: memory, then the store, then NVRTC in parallel ahead of whoever
 // waits. NVRTC is looked for only when something is missing, so a store that holds all that is
-// needed serves a machine without it.
+// needed serves a machine without it. What every tuning needs, tools and oracles, one process makes
+// for all that start on the store at once; candidates are compiled by whoever tunes their shape.
 #pragma once
 
-#include <chrono>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cache/store.h"
 #include "jit/compiler.h"
+#include "runtime/shared_compiles.h"
 #include "tuner/device_worker.h"
 
 namespace kiln::tuner {
 
 class Binaries {
  public:
-  explicit Binaries(cache::Store& store) : store_(store) {}
+  // log: takes a line when others are waited for.
+  explicit Binaries(cache::Store& store, std::function<void(const std::string&)> log = {})
+      : store_(store), log_(std::move(log)) {}
   ~Binaries();  // takes back what has not begun, and notes what was used
   Binaries(const Binaries&) = delete;
   Binaries& operator=(const Binaries&) = delete;
@@ -39,10 +45,23 @@ class Binaries {
   // The store keeps them, so that `kiln verify` needs no compiler.
   void keep(const BinaryPtr& binary) { store_.put_binary(*binary); }
 
+  int64_t compiles() const { return compiles_; }  // so many were made here and are done
+
  private:
-  jit::CompilePool& pool();
+  struct Need {
+    jit::KernelSource source;
+    std::string arch;
+    jit::CompileOptions options;
+  };
+
+  const std::shared_ptr<jit::CompilePool>& pool();
+  bool find(const Hash128& key);
+  // Makes them ready, together with other processes, and keeps them at once.
+  void share(const std::vector<Need>& needs);
 
   cache::Store& store_;
+  std::function<void(const std::string&)> log_;
+  int64_t compiles_ = 0;
   int cuda_major_ = 0;
   std::shared_ptr<jit::CompilePool> pool_;
   std::map<Hash128, BinaryPtr> ready_;

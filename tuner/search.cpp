@@ -2,12 +2,16 @@
 // a device a candidate is verified before it is timed, and halving keeps the default to the end;
 // without one the analytic model ranks.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <thread>
 
+#include "cache/leases.h"
 #include "runtime/choice.h"
 #include "runtime/plan_record.h"
 #include "runtime/workload.h"
@@ -63,7 +67,7 @@ struct Abandoned {
 class Search {
  public:
   Search(cache::Store& store, const TuneOptions& options)
-      : store_(store), options_(options), binaries_(store) {}
+      : store_(store), options_(options), binaries_(store, options.log) {}
   TuneReport run();
 
  private:
@@ -95,10 +99,14 @@ class Search {
   static std::string shape_key(const Job& job);
   const CandidateSet& candidates_of(const Job& job);
   ProblemReport tune_one(const Job& job);
-  ProblemReport tune_in_turn(const Job& job, size_t index, size_t count, TuneReport& report);
+  ProblemReport tune_in_turn(const Job& job, TuneReport& report);
   ProblemReport kept_row(const Job& job, const cache::Decision& decision);
   std::vector<std::optional<cache::Decision>> kept_decisions(std::span<const Job> shape);
   void make_alike(std::span<const Job> shape, std::span<ProblemReport> rows);
+  enum class Turn { done, taken };  // taken: another process tunes this shape
+  Turn tune_shape(std::span<const Job> shape, std::span<ProblemReport> rows, TuneReport& report);
+  void tell_progress(const std::string& what) const;
+  void give_sign_of_life();
   static void note_time(const Candidate& candidate, double time_ns, ProblemReport& report);
   std::vector<Entrant> all_entrants(const CandidateSet& set) const;
   void rank(const Job& job, const std::vector<Entrant>& field, ProblemReport& report);
@@ -141,6 +149,9 @@ class Search {
     return op.invariance == Op::Invariance::always ||
            options_.invariance == TuneOptions::Invariance::all_sizes;
   }
+  bool is_over() const {
+    return stopped() || (options_.budget_s > 0 && now_s() >= start_s_ + options_.budget_s);
+  }
   bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
   bool out_of_time() const {
     return stopped() || (options_.budget_s > 0 && now_s() >= problem_deadline_s_);
@@ -157,6 +168,11 @@ class Search {
   double start_s_ = now_s();
   double problem_start_s_ = 0;
   double problem_deadline_s_ = 0;
+  size_t job_count_ = 0;
+  size_t jobs_done_ = 0;
+  std::optional<Hash128> leased_;  // the shape at hand
+  double sign_of_life_s_ = 0;
+  std::set<Hash128> told_;  // shapes that were found taken
   int first_round_ = 0;
   bool cut_short_ = false;                    // the problem at hand, by the budget
   std::vector<cache::Rejection> rejections_;  // of the problem at hand
@@ -409,7 +425,11 @@ const CandidateSet& Search::candidates_of(const Job& job) {
         templates::with_derived(*job.op, job.kit->measured_case(job.fixed, job.bucket).sizes);
     candidates_ = make_candidates(*job.op, job.fixed, job.target, binaries_,
                                   {.shortlist = options_.shortlist,
-                                   .out_of_time = [this] { return out_of_time(); },
+                                   .out_of_time =
+                                       [this] {
+                                         give_sign_of_life();
+                                         return out_of_time();
+                                       },
                                    .sizes = &sizes});
     // A set that was cut short is not the set of the next bucket.
     if (candidates_.uncompiled == 0) candidates_key_ = key;
@@ -486,7 +506,8 @@ void Search::add_plan(const Job& job, const Candidate& candidate, cache::TuningR
     }
   };
   add(job.target.gpu.arch(), candidate.gpu_binaries);
-  if (!job.target.limits.empty()) add(job.target.device.arch(), candidate.binaries);
+  // What ran serves sessions too, where it is other code: on a stand-in, and on a simulated GPU.
+  if (!job.target.limits.empty() || simulates()) add(job.target.device.arch(), candidate.binaries);
 }
 
 std::vector<Search::Entrant> Search::all_entrants(const CandidateSet& set) const {
@@ -575,9 +596,9 @@ void Search::rank(const Job& job, const std::vector<Entrant>& field, ProblemRepo
   result.rejections = std::move(rejections_);
   keep(job, result, report);
 
-  // What proves the winner on a machine without a compiler.
-  binaries_.keep(binaries_.oracle(*job.kit, job.fixed, job.target.gpu.arch()));
-  for (const auto& [entry, binary] : binaries_.tools(job.target.gpu.arch())) binaries_.keep(binary);
+  // What proves the winner on a machine without a compiler; the store keeps it.
+  binaries_.oracle(*job.kit, job.fixed, job.target.gpu.arch());
+  binaries_.tools(job.target.gpu.arch());
 
   report.median_ns = median(all_ns);
 }
@@ -591,6 +612,7 @@ std::vector<Search::Entrant> Search::verified_entrants(const Job& job,
   std::vector<Entrant> entrants;
   int harness_failures = 0;
   for (size_t i = 0; i < order.size(); ++i) {
+    give_sign_of_life();
     if (stopped()) throw Abandoned{State::stopped};
     if (options_.budget_s > 0 && now_s() > verify_until_s && entrants.size() >= 2) {
       cut_short_ = true;
@@ -635,6 +657,7 @@ Samples Search::measured_samples(const Job& job, const Case& typical, std::vecto
   };
   while (!field.empty() && usable_rounds() < rounds && !always_throttled() &&
          samples.rounds.size() < static_cast<size_t>(kMostExtra * rounds)) {
+    give_sign_of_life();
     if (stopped()) throw Abandoned{State::stopped};
     if (samples.rounds.size() >= kFirstRounds && out_of_time()) {
       cut_short_ = true;
@@ -915,11 +938,11 @@ void Search::note_time(const Candidate& candidate, double time_ns, ProblemReport
   if (!is_new) known->second = std::min(known->second, time_ns);
 }
 
-ProblemReport Search::tune_in_turn(const Job& job, size_t index, size_t count, TuneReport& report) {
+ProblemReport Search::tune_in_turn(const Job& job, TuneReport& report) {
   const double deadline_s = start_s_ + options_.budget_s;
   problem_start_s_ = now_s();
-  problem_deadline_s_ =
-      problem_start_s_ + (deadline_s - problem_start_s_) / static_cast<double>(count - index);
+  problem_deadline_s_ = problem_start_s_ + (deadline_s - problem_start_s_) /
+                                               static_cast<double>(job_count_ - jobs_done_);
   ProblemReport row{.problem = job.problem, .gpu = job.gpu_label};
   if (stopped()) {
     row.state = State::stopped;
@@ -996,34 +1019,108 @@ ProblemReport Search::kept_row(const Job& job, const cache::Decision& decision) 
           .tie_group = decision.tie_group};
 }
 
+void Search::tell_progress(const std::string& what) const {
+  if (!options_.progress) return;
+  const double eta_s = jobs_done_ > 0 ? (now_s() - start_s_) / static_cast<double>(jobs_done_) *
+                                            static_cast<double>(job_count_ - jobs_done_)
+                                      : 0;
+  options_.progress(static_cast<int>(jobs_done_), static_cast<int>(job_count_), what, eta_s);
+}
+
+void Search::give_sign_of_life() {
+  constexpr double kInterval_s = 20;
+  if (!leased_ || now_s() - sign_of_life_s_ < kInterval_s) return;
+  sign_of_life_s_ = now_s();
+  cache::renew_leases(store_, cache::LeaseOf::search, {*leased_});
+}
+
+Hash128 search_key(const Job& job) {
+  return HashRecord()
+      .field("op", job.op->name)
+      .field("op_version", static_cast<int64_t>(job.op->version))
+      .field("shape", job.problem.shape)
+      .field("gpu_class", gpu_class_key(job.target.gpu))
+      .field("limits", job.target.limits)
+      .hash();
+}
+
+// Several processes that tune the same into one store divide the shapes among themselves.
+Search::Turn Search::tune_shape(std::span<const Job> shape, std::span<ProblemReport> rows,
+                                TuneReport& report) {
+  struct Leased {
+    Search& search;
+    ~Leased() {
+      if (search.leased_)
+        cache::release_leases(search.store_, cache::LeaseOf::search, {*search.leased_});
+      search.leased_.reset();
+    }
+  };
+  const Job& first = shape.front();
+  const Hash128 key = search_key(first);
+  const bool over = is_over();
+  // Who comes back asks for the lease alone, which costs the one who has it little.
+  std::vector<std::optional<cache::Decision>> kept;
+  bool has_work = told_.contains(key);
+  if (!has_work || over) {
+    kept = kept_decisions(shape);
+    has_work =
+        std::any_of(kept.begin(), kept.end(), [](const auto& decision) { return !decision; });
+  }
+  const Leased until_the_end{*this};
+  if (has_work && !over) {
+    constexpr int kAnyNumber = std::numeric_limits<int>::max();
+    const cache::Lease lease =
+        cache::take_leases(store_, cache::LeaseOf::search, {key}, kAnyNumber).front();
+    if (lease.state != cache::Lease::State::mine) {
+      if (told_.insert(key).second) {
+        log(fmt::format(
+            "{} {} on {}: {} has been tuning it for {} s; coming back to it when the "
+            "rest is done",
+            first.op->name, first.problem.shape, first.gpu_label, lease.holder, lease.age_s));
+      }
+      return Turn::taken;
+    }
+    leased_ = key;
+    sign_of_life_s_ = now_s();
+    kept = kept_decisions(shape);  // somebody may have finished it just before
+  }
+  for (size_t i = 0; i < shape.size(); ++i) {
+    tell_progress(problem_text(shape[i]));
+    rows[i] = kept[i] && !stopped() ? kept_row(shape[i], *kept[i]) : tune_in_turn(shape[i], report);
+    ++jobs_done_;
+  }
+  if (is_invariant(*first.op)) make_alike(shape, rows);
+  return Turn::done;
+}
+
 TuneReport Search::run() {
   if (!options_.device.empty()) open_device();
   const std::vector<Job> jobs = make_jobs();
+  job_count_ = jobs.size();
   TuneReport report;
-  for (size_t begin = 0; begin < jobs.size();) {
-    size_t end = begin + 1;
-    while (end < jobs.size() && is_same_shape(jobs[begin], jobs[end])) ++end;
-    const std::span shape(jobs.data() + begin, end - begin);
-    const std::vector<std::optional<cache::Decision>> kept = kept_decisions(shape);
-    for (size_t i = begin; i < end; ++i) {
-      if (options_.progress) {
-        const double eta_s = i > 0 ? (now_s() - start_s_) / static_cast<double>(i) *
-                                         static_cast<double>(jobs.size() - i)
-                                   : 0;
-        options_.progress(static_cast<int>(i), static_cast<int>(jobs.size()), problem_text(jobs[i]),
-                          eta_s);
-      }
-      const std::optional<cache::Decision>& decision = kept[i - begin];
-      report.problems.push_back(decision && !stopped()
-                                    ? kept_row(jobs[i], *decision)
-                                    : tune_in_turn(jobs[i], i, jobs.size(), report));
-    }
-    if (is_invariant(*jobs[begin].op)) make_alike(shape, std::span(report.problems).subspan(begin));
-    begin = end;
+  report.problems.resize(jobs.size());
+  struct Range {
+    size_t begin = 0;
+    size_t size = 0;
+  };
+  std::vector<Range> left;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (i == 0 || !is_same_shape(jobs[i - 1], jobs[i])) left.push_back({i, 0});
+    ++left.back().size;
   }
-  if (options_.progress)
-    options_.progress(static_cast<int>(jobs.size()), static_cast<int>(jobs.size()), "done", 0);
+  while (!left.empty()) {
+    const size_t before = left.size();
+    std::erase_if(left, [&](const Range& range) {
+      return tune_shape(std::span(jobs).subspan(range.begin, range.size),
+                        std::span(report.problems).subspan(range.begin, range.size),
+                        report) == Turn::done;
+    });
+    constexpr auto kPause = std::chrono::milliseconds(200);
+    if (left.size() == before) std::this_thread::sleep_for(kPause);
+  }
+  tell_progress("done");
   report.worker_restarts = worker_ != nullptr ? worker_->restarts() : 0;
+  report.compiles = binaries_.compiles();
   report.wall_s = now_s() - start_s_;
   return report;
 }
@@ -1102,6 +1199,7 @@ Json TuneReport::json() const {
   }
   return {{"problems", rows},
           {"worker_restarts", worker_restarts},
+          {"compiles", compiles},
           {"wall_s", wall_s},
           {"end", end_name(end)}};
 }

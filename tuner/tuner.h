@@ -4,6 +4,9 @@
 //
 // All device work runs in a child process (worker.h) reached by a pipe. The child never opens the
 // store; the parent never touches the driver.
+//
+// Several processes may tune into one store: they divide the shapes among themselves, and each has
+// all of the problems in its report.
 #pragma once
 
 #include <atomic>
@@ -86,6 +89,7 @@ struct ProblemReport {
 struct TuneReport {
   std::vector<ProblemReport> problems;
   int64_t worker_restarts = 0;
+  int64_t compiles = 0;  // by this process, whatever became of them
   double wall_s = 0;
   enum class End { finished, budget, stopped } end = End::finished;
   Json json() const;

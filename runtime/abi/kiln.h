@@ -194,6 +194,13 @@ typedef int (*kiln_progress_fn)(void *user, int done, int total, const char *wha
  * sizes, and the default config, which covers every legal size. Finds them in the store, compiles
  * what is missing, loads them and sets their attributes. Writes what it compiled to the store; one
  * that refuses is a warning, not an error.
+ * Processes that prepare with one store at the same time, such as the ranks of a node, share what is
+ * missing: each kernel is compiled by one of them, and the others take it from the store. On one
+ * machine they compile no more at once, all together, than one of them may (KILN_JOBS). What a
+ * process that died was compiling the next one compiles, at once when it was on this machine, else
+ * after 30 seconds without a sign of life; nobody waits for a kernel longer than 10 minutes. Waiting
+ * for more than 5 seconds is one line in the log, with the process that is waited for. A store that
+ * is only read, or in memory, shares nothing. When all is in the store, nothing is written.
  * workload: JSON, NULL or "" for all ops with the model's shapes:
  *   {"tensor_parallel": 2,
  *    "ops": [{"op": "combine_topk_swa",
@@ -294,10 +301,11 @@ typedef struct kiln_stats {
   size_t size; /* in: sizeof(kiln_stats) */
   /* NVRTC runs of this session */
   uint64_t compiles;
-  /* binaries found in the store, already loaded, or compiled by another session of this process */
+  /* binaries found in the store, already loaded, or compiled by another session of this process or
+   * by another process */
   uint64_t binary_hits;
   /* ... not in the store. How it was made then is counted as well: among compiles, or, when another
-   * session compiled it, among binary_hits. */
+   * session or process compiled it, among binary_hits. */
   uint64_t miss_absent;
   /* ... in the store, but its checksum did not hold; made and counted as after miss_absent */
   uint64_t miss_damaged;

@@ -166,6 +166,14 @@ int transactions_in_log(const std::string& store_path) {
 
 class WritesOfAPrepareTest : public CompileTest {
  protected:
+  void SetUp() override {
+    CompileTest::SetUp();
+    setenv("KILN_JOBS", "2", 1);
+  }
+  void TearDown() override {
+    unsetenv("KILN_JOBS");
+    CompileTest::TearDown();
+  }
   int writes_of_a_prepare(std::chrono::milliseconds write_interval) {
     Session session({.store = store_path_, .timing = {.write_interval = write_interval}});
     const int before = transactions_in_log(store_path_);
@@ -176,12 +184,22 @@ class WritesOfAPrepareTest : public CompileTest {
 };
 
 // Each write may wait for another process, and ranks that start together all write.
-TEST_F(WritesOfAPrepareTest, OneIsEnoughForAShortRun) {
-  EXPECT_EQ(writes_of_a_prepare(std::chrono::hours(24)), 1);
+TEST_F(WritesOfAPrepareTest, LeasesAndOneMoreAreEnoughForAShortRun) {
+  EXPECT_EQ(writes_of_a_prepare(std::chrono::hours(24)), 2);
 }
 
 TEST_F(WritesOfAPrepareTest, ALongRunKeepsWhatItHasSoFar) {
-  EXPECT_EQ(writes_of_a_prepare(std::chrono::milliseconds(0)), 3);  // two kernels, then the plan
+  // Leases, two kernels, then the plan.
+  EXPECT_EQ(writes_of_a_prepare(std::chrono::milliseconds(0)), 4);
+}
+
+TEST_F(WritesOfAPrepareTest, WarmStartWritesNothing) {
+  writes_of_a_prepare(std::chrono::hours(24));
+  Session session({.store = store_path_});
+  const int before = transactions_in_log(store_path_);
+  session.prepare(kWorkload, nullptr);
+  EXPECT_EQ(session.stats().compiles, 0u);
+  EXPECT_EQ(transactions_in_log(store_path_) - before, 0);
 }
 
 class UnfinishedPrepareTest : public CompileTest {

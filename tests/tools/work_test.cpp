@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "cache/leases.h"
 #include "cache/sqlite.h"
 #include "tests/tools/cli.h"
 
@@ -575,6 +576,24 @@ TEST_F(DoctorCommand, StoreInMemoryIsExitCodeSixAndSaysWhoPutItThere) {
       << text;
   EXPECT_TRUE(contains(text.out, "           IN MEMORY: ")) << text;
   EXPECT_FALSE(contains(text.out, "every row and checksum holds")) << text;
+}
+
+TEST_F(DoctorCommand, ListsWhoMakesWhat) {
+  const auto store = cache::Store::open({.path = db()});
+  cache::take_leases(*store, cache::LeaseOf::binary, {hash_text("a"), hash_text("b")}, 8);
+  cache::take_leases(*store, cache::LeaseOf::search, {hash_text("c")}, 8);
+  const std::string holder = fmt::format("process {} on ", ::getpid());
+  const Result text = run({"doctor"});
+  EXPECT_TRUE(contains(text.out, holder)) << text;
+  EXPECT_TRUE(contains(text.out, " has been compiling 2 kernels for ")) << text;
+  EXPECT_TRUE(contains(text.out, " has been tuning 1 shape for ")) << text;
+  const Json leases = run({"doctor", "--json"}).json()["store"]["leases"];
+  ASSERT_EQ(leases.size(), 3u);
+  for (const Json& lease : leases) {
+    EXPECT_EQ(lease["holder"].get<std::string>().find(holder), 0u);
+    EXPECT_LE(lease["age_s"].get<int64_t>(), 60);
+  }
+  EXPECT_EQ(leases[2]["work"], "tune");
 }
 
 TEST_F(DoctorCommand, DamagedStoreIsExitCodeSix) {

@@ -1,14 +1,19 @@
 // tune() whole: through the real child on a device that is this host, and without a device through
 // the real compiler.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <thread>
 
+#include "cache/leases.h"
 #include "runtime/plan_record.h"
 #include "tests/tuner/toy_op.h"
 #include "tuner/device_tools.h"
@@ -776,6 +781,103 @@ TEST_F(Ranking, ShortlistCompilesTheDefaultAndTheModelsFirst) {
 TEST_F(Ranking, WithoutDeviceAndGpuIsRefused) {
   options_.gpus.clear();
   EXPECT_THROW(tune(*store_, options_), Error);
+}
+
+// Several processes that tune into one file.
+class TuneProcesses : public Search {
+ protected:
+  TuneProcesses() {
+    std::string pattern = ::testing::TempDir() + "kiln_tune_XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    path_ = folder_ + "/kiln.db";
+    const auto store = open();
+    for (const int64_t scale : {3, 5}) testing::store_toy_binaries(*store, "sm_80", scale);
+    options_.workload =
+        R"({"ops": [{"op": "toy", "shape": {"scale": 3}, "sizes": {"num_rows": [64, 64]}},
+                    {"op": "toy", "shape": {"scale": 5}, "sizes": {"num_rows": [64, 64]}}]})";
+    testing::set_toy_space({testing::kToyDefault, testing::kToyFast});
+  }
+  ~TuneProcesses() override { std::filesystem::remove_all(folder_); }
+
+  std::unique_ptr<cache::Store> open() { return cache::Store::open({.path = path_}); }
+
+  // A process that tunes, and has the first shape when this returns. Exits with the number of
+  // problems that it tuned itself.
+  pid_t start_tuning(const std::function<void()>& in_the_first) {
+    int begun[2];
+    EXPECT_EQ(::pipe(begun), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(120);
+      options_.progress = [&](int done, int, const std::string&, double) {
+        if (done > 0) return;
+        if (::write(begun[1], "y", 1) == 1) in_the_first();
+      };
+      const auto store = open();
+      ::_exit(tuned(tune(*store, options_)));
+    }
+    ::close(begun[1]);
+    char answer = 0;
+    EXPECT_EQ(::read(begun[0], &answer, 1), 1);
+    ::close(begun[0]);
+    return child;
+  }
+  static int tuned(const TuneReport& report) {
+    return static_cast<int>(std::count_if(
+        report.problems.begin(), report.problems.end(),
+        [](const ProblemReport& row) { return row.state == ProblemReport::State::tuned; }));
+  }
+
+  std::string folder_, path_;
+};
+
+TEST_F(TuneProcesses, C42EachHasTheWholeListAndShapesAreTunedOnce) {
+  const pid_t child =
+      start_tuning([] { std::this_thread::sleep_for(std::chrono::milliseconds(500)); });
+  const auto store = open();
+  const TuneReport report = tune(*store, options_);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status) + tuned(report), 2) << log_;
+  ASSERT_EQ(report.problems.size(), 2u);
+  EXPECT_EQ(report.problems[0].problem.shape, R"({"scale":3})");
+  EXPECT_EQ(report.problems[1].problem.shape, R"({"scale":5})");
+  EXPECT_EQ(report.problems[0].state_text(), "kept");
+  EXPECT_EQ(report.problems[1].state_text(), "tuned");
+  for (const ProblemReport& row : report.problems)
+    EXPECT_EQ(row.winner, config_text(testing::kToyFast));
+  EXPECT_NE(log_.find(fmt::format("process {} on ", child)), std::string::npos) << log_;
+  EXPECT_NE(log_.find("has been tuning it for"), std::string::npos) << log_;
+  EXPECT_TRUE(cache::list_leases(*store).empty());
+}
+
+TEST_F(TuneProcesses, C34ShapeOfADeadProcessIsTunedByTheNext) {
+  const pid_t child = start_tuning([] {
+    for (;;) ::pause();
+  });
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  const auto store = open();
+  EXPECT_EQ(cache::list_leases(*store).size(), 0u);
+  EXPECT_EQ(tuned(tune(*store, options_)), 2) << log_;
+}
+
+TEST_F(TuneProcesses, StopEndsTheWaitForAnother) {
+  const pid_t child = start_tuning([] {
+    for (;;) ::pause();
+  });
+  std::atomic<bool> stop = false;
+  options_.stop = &stop;
+  options_.log = [&](const std::string& line) {
+    if (line.find("has been tuning it for") != std::string::npos) stop = true;
+  };
+  const auto store = open();
+  const TuneReport report = tune(*store, options_);
+  EXPECT_EQ(report.problems[0].state_text(), "stopped");
+  EXPECT_EQ(report.end, TuneReport::End::stopped);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
 }
 
 }  // namespace

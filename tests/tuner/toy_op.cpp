@@ -173,19 +173,20 @@ void store_tool_binaries(cache::Store& store, const std::string& arch) {
   }
 }
 
-void store_toy_binaries(cache::Store& store, const std::string& arch) {
+void store_toy_binaries(cache::Store& store, const std::string& arch, int64_t scale) {
   store_tool_binaries(store, arch);
-  const Sizes shape{{"scale", 3}};
+  const Sizes shape{{"scale", scale}};
   const Gpu& gpu = find_gpu("a100-sxm4-80gb");
   for (int64_t behaviour = 0; behaviour < kToyBehaviours; ++behaviour) {
     const KernelLaunch launch =
         toy_op().plan(shape, {{"behaviour", behaviour}, {"twin", 0}}, gpu).kernels[0];
     put_binary(store, kernel_source(toy_op(), launch), arch, compile_options(launch),
-               {{"kernel", "toy"}, {"scale", 3}, {"behaviour", behaviour}});
+               {{"kernel", "toy"}, {"scale", scale}, {"behaviour", behaviour}});
   }
   const KernelLaunch oracle = toy_kit().oracle(shape);
-  put_binary(store, kernel_source(toy_op(), oracle), arch, compile_options(oracle),
-             {{"kernel", "toy"}, {"scale", 3}, {"behaviour", static_cast<int64_t>(kToyDefault)}});
+  put_binary(
+      store, kernel_source(toy_op(), oracle), arch, compile_options(oracle),
+      {{"kernel", "toy"}, {"scale", scale}, {"behaviour", static_cast<int64_t>(kToyDefault)}});
 }
 
 }  // namespace kiln::testing

@@ -44,6 +44,6 @@ void set_toy_space(std::vector<int64_t> behaviours);
 // Puts into the store what NVRTC would make, as binaries that HostDevice runs: of the tuner's own
 // kernels; and of every config and the oracle too.
 void store_tool_binaries(cache::Store& store, const std::string& arch);
-void store_toy_binaries(cache::Store& store, const std::string& arch);
+void store_toy_binaries(cache::Store& store, const std::string& arch, int64_t scale = 3);
 
 }  // namespace kiln::testing

@@ -4,10 +4,13 @@
 // cannot do.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <utility>
 
 #include "cache/files.h"
+#include "cache/leases.h"
 #include "cache/place.h"
 #include "jit/compiler.h"
 #include "tools/kiln/commands.h"
@@ -28,6 +31,7 @@ struct StoreReport {
   bool writable = false;
   cache::StoreInfo info;
   std::map<std::string, int64_t> decisions_by_class;
+  std::vector<cache::LeaseRow> leases;
   std::vector<std::string> warnings;
   std::vector<std::string> defects;
 
@@ -54,9 +58,48 @@ StoreReport examine_store(const Common& common) {
   for (const cache::DecisionRow& row : store->list_decisions()) {
     ++report.decisions_by_class[row.decision.gpu_class];
   }
+  report.leases = cache::list_leases(*store);
   report.warnings = store->warnings();
   report.info = store->info();
   return report;
+}
+
+const char* work_of(cache::LeaseOf of) { return of == cache::LeaseOf::binary ? "compile" : "tune"; }
+
+Json leases_json(const StoreReport& report) {
+  Json leases = Json::array();
+  for (const cache::LeaseRow& lease : report.leases) {
+    leases.push_back({{"work", work_of(lease.of)},
+                      {"key", lease.key.hex()},
+                      {"holder", lease.holder},
+                      {"age_s", lease.age_s},
+                      {"silent_s", lease.silent_s}});
+  }
+  return leases;
+}
+
+// One line for each process and what it does; the others of its kind wait for it.
+void print_leases(const StoreReport& report) {
+  struct Work {
+    int64_t count = 0;
+    int64_t age_s = 0;
+    int64_t silent_s = 0;
+  };
+  std::map<std::pair<std::string, cache::LeaseOf>, Work> works;
+  for (const cache::LeaseRow& lease : report.leases) {
+    Work& work = works[{lease.holder, lease.of}];
+    work.silent_s = work.count == 0 ? lease.silent_s : std::min(work.silent_s, lease.silent_s);
+    work.age_s = std::max(work.age_s, lease.age_s);
+    ++work.count;
+  }
+  for (const auto& [who, work] : works) {
+    const bool compiles = who.second == cache::LeaseOf::binary;
+    const std::string what =
+        fmt::format("{} {} {}{}", compiles ? "compiling" : "tuning", work.count,
+                    compiles ? "kernel" : "shape", work.count == 1 ? "" : "s");
+    print(fmt::format("           {} has been {} for {} s, last heard of {} s ago\n", who.first,
+                      what, work.age_s, work.silent_s));
+  }
 }
 
 Json store_json(const StoreReport& report) {
@@ -76,6 +119,7 @@ Json store_json(const StoreReport& report) {
           {"decisions", report.info.decisions},
           {"binaries", report.info.binaries},
           {"timings", report.info.timings},
+          {"leases", leases_json(report)},
           {"warnings", report.warnings},
           {"defects", report.defects},
           {"sound", report.sound()}};
@@ -104,6 +148,7 @@ void print_store(const StoreReport& report) {
   for (const std::string& pack : report.info.packs) {
     print(fmt::format("           over the pack {}\n", pack));
   }
+  print_leases(report);
   if (!report.writable && !report.in_memory) {
     print("           CANNOT BE WRITTEN: name another file with --db PATH or KILN_DB\n");
   }
