@@ -429,7 +429,7 @@ KILN_API kiln_status kiln_pack_weights_workspace(kiln_plan *plan,
  *   f4: 512 bf16                                                         1024 bytes
  * The bits of a row depend on the two widths and the kernels, not on the other rows.
  *
- * Formula: ops.md B14, B14.1, B8, B16.1, (f)9. Version 1. Result: rms error at most 0.00390625 of
+ * Formula: ops.md B14, B14.1, B8, B16.1, (f)9. Version 2. Result: rms error at most 0.00390625 of
  * the output's rms.
  * Shape (fixed, JSON for kiln_plan_create):
  *   "num_heads": local heads (1 to 64)

@@ -264,7 +264,7 @@ TEST(SparseMlaDecode, OnlySplitsNeedAWorkspace) {
   config.set("splits", 8);
   const LaunchPlan eight = op().plan(fixed_sizes, config, gpu);
   EXPECT_EQ(eight.kernels.size(), 2u);
-  EXPECT_EQ(eight.workspace_bytes.value({{"T", 3}}), 3 * 8 * 16 * (512 * 2 + 8));
+  EXPECT_EQ(eight.workspace_bytes.value({{"T", 3}}), 3 * 8 * 16 * (512 * 3 + 8));
   EXPECT_NE(one.reduction_signature, eight.reduction_signature);
 }
 
