@@ -1,7 +1,5 @@
 // Compiles in the background: a few threads, a queue, and one future per key for as long as the
 // pool lives.
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,27 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "jit/base/signals_blocked.h"
 #include "jit/compiler.h"
 
 namespace kiln::jit {
 namespace {
-
-// Signals of the host belong to the host's threads: a handler must never run on one of ours, and a
-// thread inherits its mask.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 // Whether the same request would fail the same way again.
 bool is_lasting(const std::exception_ptr& failure) {

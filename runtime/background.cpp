@@ -1,35 +1,13 @@
 #include "runtime/background.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <system_error>
 #include <utility>
 
 #include "jit/base/error.h"
+#include "jit/base/signals_blocked.h"
 
 namespace kiln::runtime {
-namespace {
-
-// A handler of the host must never run on a thread of ours; a thread inherits its mask.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
-
-}  // namespace
-
 void Background::start(std::function<void()> work) {
   const SignalsBlocked blocked;
   try {

@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/runtime/library_functions.h"
 #include "tests/runtime/runtime_testing.h"
 
 namespace kiln::runtime {
@@ -373,16 +374,7 @@ TEST_F(States, ForkWhilePreparingInTheBackground) {
 TEST_F(States, TheTableHasEveryFunctionOfTheLibrary) {
   std::set<std::string> rows;
   for (const Row& row : kRows) rows.insert(row.function);
-  std::set<std::string> functions;
-  FILE* pipe = popen("nm -D --defined-only --format=posix " KILN_LIBRARY, "r");
-  ASSERT_NE(pipe, nullptr);
-  char line[512];
-  while (std::fgets(line, sizeof line, pipe) != nullptr) {
-    const std::string name = std::string(line).substr(0, std::string(line).find_first_of(" @"));
-    if (name.rfind("kiln_", 0) == 0) functions.insert(name);
-  }
-  ASSERT_EQ(pclose(pipe), 0);
-  EXPECT_EQ(rows, functions);
+  EXPECT_EQ(rows, library_functions());
 }
 
 }  // namespace
