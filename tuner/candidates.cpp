@@ -70,6 +70,67 @@ std::vector<size_t> by_guess(const Op& op, const Sizes& sizes,
   return order;
 }
 
+// The candidates that are worth a compile, in the order of compiling, and what kept the others out.
+struct Field {
+  CandidateSet set;  // without candidates
+  std::vector<Candidate> planned;
+  std::vector<size_t> order;  // positions in `planned`
+};
+
+Field planned_field(const Op& op, const Sizes& fixed, const Target& target,
+                    const CandidateOptions& options) {
+  const templates::Enumeration space = templates::enumerate(op, fixed, target.gpu);
+  Field field;
+  field.set.space_size = space.total;
+  field.set.rules = space.dropped;
+  for (size_t i = 0; i < space.configs.size(); ++i) {
+    Candidate candidate{.id = static_cast<int64_t>(i), .config = space.configs[i]};
+    candidate.text = canonical_json(templates::config_json(candidate.config));
+    candidate.plan = op.plan(fixed, candidate.config, target.gpu);
+    if (const auto broken = runtime::limit_broken(candidate.plan, target.gpu)) {
+      field.set.dropped.push_back({candidate.text, "resources", broken->reason, broken->detail});
+      continue;
+    }
+    field.planned.push_back(std::move(candidate));
+  }
+
+  field.order.resize(field.planned.size());
+  std::iota(field.order.begin(), field.order.end(), size_t{0});
+  if (options.sizes != nullptr)
+    field.order = by_guess(op, *options.sizes, field.planned, target.gpu);
+  const size_t shortlist = static_cast<size_t>(options.shortlist);
+  if (options.shortlist > 0 && field.order.size() > shortlist) {
+    field.set.rules["beyond the shortlist"] = static_cast<int64_t>(field.order.size() - shortlist);
+    field.order.resize(shortlist);
+  }
+  return field;
+}
+
+// What runs is not what is decided about: a card under other limits, or the simulator with PTX.
+bool stands_in(const Target& target) {
+  return target.device.arch() != target.gpu.arch() || !target.limits.empty();
+}
+
+void for_each_kernel(const Op& op, const Candidate& candidate, const auto& body) {
+  for (const KernelLaunch& launch : candidate.plan.kernels)
+    body(templates::kernel_source(op, launch), templates::compile_options(launch));
+}
+
+// How far compiling is ahead of whoever waits for it: a little, so that running out of time leaves
+// little unfinished work behind.
+size_t lead() { return static_cast<size_t>(4 * std::max(jit::pool_size().workers, 1)); }
+
+// The one at this place of the order, where there is one.
+void start_compiling(const Op& op, const Field& field, size_t place, const Target& target,
+                     Binaries& binaries) {
+  if (place >= field.order.size()) return;
+  for_each_kernel(op, field.planned[field.order[place]],
+                  [&](const jit::KernelSource& source, const jit::CompileOptions& options) {
+                    binaries.ahead(source, target.device.arch(), options);
+                    if (stands_in(target)) binaries.ahead(source, target.gpu.arch(), options);
+                  });
+}
+
 }  // namespace
 
 int64_t Candidate::registers() const {
@@ -127,79 +188,42 @@ PlanWork plan_work(const Op& op, const Sizes& fixed, const Target& target,
           .smem_bytes = candidate.smem_bytes};
 }
 
+void compile_ahead(const Op& op, const Sizes& fixed, const Target& target, Binaries& binaries,
+                   const CandidateOptions& options) {
+  const Field field = planned_field(op, fixed, target, options);
+  for (size_t i = 0; i < lead(); ++i) start_compiling(op, field, i, target, binaries);
+}
+
 CandidateSet make_candidates(const Op& op, const Sizes& fixed, const Target& target,
                              Binaries& binaries, const CandidateOptions& options) {
-  const templates::Enumeration space = templates::enumerate(op, fixed, target.gpu);
-  CandidateSet set{.space_size = space.total,
-                   .kept = 0,
-                   .distinct_binaries = 0,
-                   .rules = space.dropped,
-                   .dropped = {},
-                   .candidates = {}};
+  Field field = planned_field(op, fixed, target, options);
+  CandidateSet set = std::move(field.set);
   const auto drop = [&](const std::string& config, const char* stage, const std::string& reason,
                         const std::string& detail) {
     set.dropped.push_back({config, stage, reason, detail});
   };
-
-  std::vector<Candidate> planned;
-  for (size_t i = 0; i < space.configs.size(); ++i) {
-    Candidate candidate{.id = static_cast<int64_t>(i), .config = space.configs[i]};
-    candidate.text = canonical_json(templates::config_json(candidate.config));
-    candidate.plan = op.plan(fixed, candidate.config, target.gpu);
-    if (const auto broken = runtime::limit_broken(candidate.plan, target.gpu)) {
-      drop(candidate.text, "resources", broken->reason, broken->detail);
-      continue;
-    }
-    planned.push_back(std::move(candidate));
-  }
-
-  std::vector<size_t> order(planned.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  if (options.sizes != nullptr) order = by_guess(op, *options.sizes, planned, target.gpu);
-  if (options.shortlist > 0 && order.size() > static_cast<size_t>(options.shortlist)) {
-    for (size_t i = static_cast<size_t>(options.shortlist); i < order.size(); ++i)
-      ++set.rules["beyond the shortlist"];
-    order.resize(static_cast<size_t>(options.shortlist));
-  }
-
-  // What runs is not what is decided about: a card under other limits, or the simulator with PTX.
-  const bool stands_in = target.device.arch() != target.gpu.arch() || !target.limits.empty();
-  const std::string arch = target.device.arch();
-  const std::string gpu_arch = target.gpu.arch();
-  const auto for_each_kernel = [&](const Candidate& candidate, const auto& body) {
-    for (const KernelLaunch& launch : candidate.plan.kernels) {
-      body(templates::kernel_source(op, launch), templates::compile_options(launch));
-    }
-  };
-  // A little ahead of the loop below, so that running out of time leaves little unfinished work
-  // behind.
-  const size_t lead = static_cast<size_t>(4 * std::max(jit::pool_size().workers, 1));
-  const auto start_compiling = [&](size_t position) {
-    if (position >= order.size()) return;
-    for_each_kernel(planned[order[position]], [&](const jit::KernelSource& source,
-                                                  const jit::CompileOptions& compile_options) {
-      binaries.ahead(source, arch, compile_options);
-      if (stands_in) binaries.ahead(source, gpu_arch, compile_options);
-    });
-  };
-  for (size_t i = 0; i < lead; ++i) start_compiling(i);
+  const size_t ahead = lead();
+  for (size_t i = 0; i < ahead; ++i) start_compiling(op, field, i, target, binaries);
 
   std::set<std::string> identities;
   std::set<Hash128> keys;
-  for (size_t n = 0; n < order.size(); ++n) {
-    Candidate& candidate = planned[order[n]];
+  for (size_t n = 0; n < field.order.size(); ++n) {
+    Candidate& candidate = field.planned[field.order[n]];
     if (n > 0 && options.out_of_time && options.out_of_time()) {
-      set.uncompiled = static_cast<int64_t>(order.size() - n);
+      set.uncompiled = static_cast<int64_t>(field.order.size() - n);
       break;
     }
-    start_compiling(n + lead);
+    start_compiling(op, field, n + ahead, target, binaries);
     try {
-      for_each_kernel(candidate, [&](const jit::KernelSource& source,
-                                     const jit::CompileOptions& compile_options) {
-        candidate.binaries.push_back(binaries.get(source, arch, compile_options));
-        candidate.gpu_binaries.push_back(stands_in ? binaries.get(source, gpu_arch, compile_options)
-                                                   : candidate.binaries.back());
-      });
+      for_each_kernel(
+          op, candidate,
+          [&](const jit::KernelSource& source, const jit::CompileOptions& compile_options) {
+            candidate.binaries.push_back(
+                binaries.get(source, target.device.arch(), compile_options));
+            candidate.gpu_binaries.push_back(
+                stands_in(target) ? binaries.get(source, target.gpu.arch(), compile_options)
+                                  : candidate.binaries.back());
+          });
     } catch (const Error& error) {
       if (error.status() != Status::compile_error) throw;
       drop(candidate.text, "compile", "compile error", error.what());

@@ -67,6 +67,10 @@ CandidateSet make_candidates(const templates::Op& op, const templates::Sizes& fi
                              const Target& target, Binaries& binaries,
                              const CandidateOptions& options);
 
+// Starts to compile what make_candidates() will ask for first, and waits for nothing.
+void compile_ahead(const templates::Op& op, const templates::Sizes& fixed, const Target& target,
+                   Binaries& binaries, const CandidateOptions& options);
+
 // Dynamic shared memory with which no more than `ctas` CTAs of this kernel fit on one SM of `gpu`.
 int64_t padded_smem_bytes(const Gpu& gpu, int threads, const jit::Resources& resources,
                           int64_t dynamic_smem_bytes, int ctas);

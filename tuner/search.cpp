@@ -6,10 +6,13 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <span>
 #include <thread>
+#include <utility>
 
 #include "cache/leases.h"
 #include "runtime/choice.h"
@@ -55,6 +58,40 @@ bool is_same_shape(const Job& one, const Job& other) {
   return one.op == other.op && one.fixed == other.fixed &&
          one.target.gpu.slug == other.target.gpu.slug;
 }
+
+Hash128 search_key(const Job& job) {
+  return HashRecord()
+      .field("op", job.op->name)
+      .field("op_version", static_cast<int64_t>(job.op->version))
+      .field("shape", job.problem.shape)
+      .field("gpu_class", gpu_class_key(job.target.gpu))
+      .field("limits", job.target.limits)
+      .hash();
+}
+
+// A shape that this process has for itself while this lives.
+class ShapeLease {
+ public:
+  ShapeLease(cache::Store& store, const Hash128& key) : store_(store), key_(key) {
+    constexpr int kAnyNumber = std::numeric_limits<int>::max();
+    lease_ = cache::take_leases(store_, cache::LeaseOf::search, {key_}, kAnyNumber).front();
+  }
+  ~ShapeLease() {
+    if (is_mine()) cache::release_leases(store_, cache::LeaseOf::search, {key_});
+  }
+  ShapeLease(const ShapeLease&) = delete;
+  ShapeLease& operator=(const ShapeLease&) = delete;
+
+  bool is_mine() const { return lease_.state == cache::Lease::State::mine; }
+  const Hash128& key() const { return key_; }
+  const cache::Lease& lease() const { return lease_; }
+  void give_sign_of_life() { cache::renew_leases(store_, cache::LeaseOf::search, {key_}); }
+
+ private:
+  cache::Store& store_;
+  Hash128 key_;
+  cache::Lease lease_;
+};
 
 using State = ProblemReport::State;
 
@@ -104,7 +141,9 @@ class Search {
   std::vector<std::optional<cache::Decision>> kept_decisions(std::span<const Job> shape);
   void make_alike(std::span<const Job> shape, std::span<ProblemReport> rows);
   enum class Turn { done, taken };  // taken: another process tunes this shape
-  Turn tune_shape(std::span<const Job> shape, std::span<ProblemReport> rows, TuneReport& report);
+  Turn tune_shape(std::span<const Job> shape, std::span<const Job> next,
+                  std::span<ProblemReport> rows, TuneReport& report);
+  void compile_next_shape();
   void tell_progress(const std::string& what) const;
   void give_sign_of_life();
   static void note_time(const Candidate& candidate, double time_ns, ProblemReport& report);
@@ -170,7 +209,9 @@ class Search {
   double problem_deadline_s_ = 0;
   size_t job_count_ = 0;
   size_t jobs_done_ = 0;
-  std::optional<Hash128> leased_;  // the shape at hand
+  std::unique_ptr<ShapeLease> lease_;       // of the shape at hand
+  std::unique_ptr<ShapeLease> next_lease_;  // of the shape that is compiled ahead
+  std::span<const Job> next_shape_;         // to compile ahead, once the one at hand is compiled
   double sign_of_life_s_ = 0;
   std::set<Hash128> told_;  // shapes that were found taken
   int first_round_ = 0;
@@ -199,6 +240,11 @@ double fastest_possible_ns(const Op& op, const Sizes& sizes, const Gpu& gpu) {
   const double mma_per_ns =
       static_cast<double>(gpu.bf16_mma_fma_per_clk_sm) * gpu.sm_count * gpu.boost_mhz / 1000;
   return std::max(memory_ns, mma_per_ns > 0 ? cost.mma_fma / mma_per_ns : 0);
+}
+
+// Of the call that candidates are ranked by before they are compiled.
+Sizes guessed_sizes(const Job& job) {
+  return templates::with_derived(*job.op, job.kit->measured_case(job.fixed, job.bucket).sizes);
 }
 
 std::string problem_text(const Job& job) {
@@ -421,8 +467,7 @@ const CandidateSet& Search::candidates_of(const Job& job) {
   if (options_.shortlist > 0) key += " " + job.problem.bucket;  // each size has its own list
   if (candidates_key_ != key) {
     candidates_key_.clear();
-    const Sizes sizes =
-        templates::with_derived(*job.op, job.kit->measured_case(job.fixed, job.bucket).sizes);
+    const Sizes sizes = guessed_sizes(job);
     candidates_ = make_candidates(*job.op, job.fixed, job.target, binaries_,
                                   {.shortlist = options_.shortlist,
                                    .out_of_time =
@@ -902,6 +947,7 @@ ProblemReport Search::tune_one(const Job& job) {
                              .detail = dropped.detail});
       ++report.rejected[dropped.reason];
     }
+    compile_next_shape();
     if (worker_ == nullptr) {
       rank(job, all_entrants(set), report);
     } else if (simulates()) {
@@ -1029,31 +1075,36 @@ void Search::tell_progress(const std::string& what) const {
 
 void Search::give_sign_of_life() {
   constexpr double kInterval_s = 20;
-  if (!leased_ || now_s() - sign_of_life_s_ < kInterval_s) return;
+  if (!lease_ || now_s() - sign_of_life_s_ < kInterval_s) return;
   sign_of_life_s_ = now_s();
-  cache::renew_leases(store_, cache::LeaseOf::search, {*leased_});
+  lease_->give_sign_of_life();
+  if (next_lease_) next_lease_->give_sign_of_life();
 }
 
-Hash128 search_key(const Job& job) {
-  return HashRecord()
-      .field("op", job.op->name)
-      .field("op_version", static_cast<int64_t>(job.op->version))
-      .field("shape", job.problem.shape)
-      .field("gpu_class", gpu_class_key(job.target.gpu))
-      .field("limits", job.target.limits)
-      .hash();
+// Keeps the compilers busy while candidates are timed.
+void Search::compile_next_shape() {
+  const std::span<const Job> shape = std::exchange(next_shape_, {});
+  if (shape.empty() || worker_ == nullptr || is_over()) return;
+  const Job& first = shape.front();
+  if (first.target.gpu.cc() < first.op->min_cc) return;
+  const auto has_decision = [](const auto& decision) { return decision.has_value(); };
+  const std::vector<std::optional<cache::Decision>> kept = kept_decisions(shape);
+  if (std::all_of(kept.begin(), kept.end(), has_decision)) return;
+  // Who does not tune it compiles nothing of it.
+  auto lease = std::make_unique<ShapeLease>(store_, search_key(first));
+  if (!lease->is_mine()) return;
+  next_lease_ = std::move(lease);
+  const Sizes sizes = guessed_sizes(first);
+  compile_ahead(*first.op, first.fixed, first.target, binaries_,
+                {.shortlist = options_.shortlist, .out_of_time = {}, .sizes = &sizes});
 }
 
 // Several processes that tune the same into one store divide the shapes among themselves.
-Search::Turn Search::tune_shape(std::span<const Job> shape, std::span<ProblemReport> rows,
-                                TuneReport& report) {
-  struct Leased {
+Search::Turn Search::tune_shape(std::span<const Job> shape, std::span<const Job> next,
+                                std::span<ProblemReport> rows, TuneReport& report) {
+  struct LeaseEnd {
     Search& search;
-    ~Leased() {
-      if (search.leased_)
-        cache::release_leases(search.store_, cache::LeaseOf::search, {*search.leased_});
-      search.leased_.reset();
-    }
+    ~LeaseEnd() { search.lease_.reset(); }
   };
   const Job& first = shape.front();
   const Hash128 key = search_key(first);
@@ -1066,13 +1117,16 @@ Search::Turn Search::tune_shape(std::span<const Job> shape, std::span<ProblemRep
     has_work =
         std::any_of(kept.begin(), kept.end(), [](const auto& decision) { return !decision; });
   }
-  const Leased until_the_end{*this};
+  const LeaseEnd at_the_end{*this};
   if (has_work && !over) {
-    constexpr int kAnyNumber = std::numeric_limits<int>::max();
-    const cache::Lease lease =
-        cache::take_leases(store_, cache::LeaseOf::search, {key}, kAnyNumber).front();
-    if (lease.state != cache::Lease::State::mine) {
+    if (next_lease_ && next_lease_->key() == key) {
+      lease_ = std::move(next_lease_);
+    } else {
+      lease_ = std::make_unique<ShapeLease>(store_, key);
+    }
+    if (!lease_->is_mine()) {
       if (told_.insert(key).second) {
+        const cache::Lease& lease = lease_->lease();
         log(fmt::format(
             "{} {} on {}: {} has been tuning it for {} s; coming back to it when the "
             "rest is done",
@@ -1080,12 +1134,12 @@ Search::Turn Search::tune_shape(std::span<const Job> shape, std::span<ProblemRep
       }
       return Turn::taken;
     }
-    leased_ = key;
     sign_of_life_s_ = now_s();
     kept = kept_decisions(shape);  // somebody may have finished it just before
   }
   for (size_t i = 0; i < shape.size(); ++i) {
     tell_progress(problem_text(shape[i]));
+    next_shape_ = i + 1 == shape.size() ? next : std::span<const Job>();
     rows[i] = kept[i] && !stopped() ? kept_row(shape[i], *kept[i]) : tune_in_turn(shape[i], report);
     ++jobs_done_;
   }
@@ -1108,15 +1162,19 @@ TuneReport Search::run() {
     if (i == 0 || !is_same_shape(jobs[i - 1], jobs[i])) left.push_back({i, 0});
     ++left.back().size;
   }
+  const auto jobs_of = [&](const Range& range) {
+    return std::span<const Job>(jobs).subspan(range.begin, range.size);
+  };
   while (!left.empty()) {
-    const size_t before = left.size();
-    std::erase_if(left, [&](const Range& range) {
-      return tune_shape(std::span(jobs).subspan(range.begin, range.size),
-                        std::span(report.problems).subspan(range.begin, range.size),
-                        report) == Turn::done;
-    });
+    std::vector<Range> taken;
+    for (size_t i = 0; i < left.size(); ++i) {
+      const auto next = i + 1 < left.size() ? jobs_of(left[i + 1]) : std::span<const Job>();
+      const auto rows = std::span(report.problems).subspan(left[i].begin, left[i].size);
+      if (tune_shape(jobs_of(left[i]), next, rows, report) == Turn::taken) taken.push_back(left[i]);
+    }
     constexpr auto kPause = std::chrono::milliseconds(200);
-    if (left.size() == before) std::this_thread::sleep_for(kPause);
+    if (taken.size() == left.size()) std::this_thread::sleep_for(kPause);
+    left = std::move(taken);
   }
   tell_progress("done");
   report.worker_restarts = worker_ != nullptr ? worker_->restarts() : 0;

@@ -79,6 +79,27 @@ TEST_F(Candidates, ComeWithTheDefaultFirstAndWithoutTwins) {
   EXPECT_EQ(set.candidates[1].registers(), 32 * 128);
 }
 
+TEST_F(Candidates, AreCompiledAheadForTheDeviceAndForTheGpuOfTheDecision) {
+  const auto empty = cache::Store::open({.path = ":memory:"});
+  Binaries binaries(*empty);
+  const Target target{.gpu = gpu_, .limits = {}, .device = find_gpu("rtx-3090")};
+  compile_ahead(testing::toy_op(), {{"scale", 3}}, target, binaries, {});
+  try {
+    const auto pool = jit::CompilePool::shared(jit::Compiler::load(), jit::pool_size().workers);
+    const auto launch = testing::toy_op().plan(
+        {{"scale", 3}}, {{"behaviour", testing::kToyFast}, {"twin", 0}}, gpu_);
+    const templates::KernelLaunch& kernel = launch.kernels[0];
+    for (const char* arch : {"sm_80", "sm_86"}) {
+      EXPECT_FALSE(pool->request(templates::kernel_source(testing::toy_op(), kernel), arch,
+                                 templates::compile_options(kernel))
+                       .is_first)
+          << arch;
+    }
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+}
+
 TEST_F(Candidates, ThatSpillAreDroppedWithTheReason) {
   set_resources(testing::kToyFast, {.registers = 255, .spill_store_bytes = 64});
   Binaries binaries(*other_);

@@ -852,6 +852,22 @@ TEST_F(TuneProcesses, C42EachHasTheWholeListAndShapesAreTunedOnce) {
   EXPECT_TRUE(cache::list_leases(*store).empty());
 }
 
+// What is compiled ahead is compiled by the process that tunes it afterwards.
+TEST_F(TuneProcesses, NextShapeIsLeasedWhileTheCandidatesOfTheLastAreTried) {
+  testing::set_toy_space({testing::kToyDefault, testing::kToyFast, testing::kToyWrong});
+  const auto store = open();
+  std::vector<size_t> leases;
+  options_.log = [&](const std::string& line) {
+    if (line.find("rejected") != std::string::npos)
+      leases.push_back(cache::list_leases(*store).size());
+  };
+  EXPECT_EQ(tuned(tune(*store, options_)), 2);
+  EXPECT_EQ(leases, (std::vector<size_t>{2, 1}));
+  EXPECT_TRUE(cache::list_leases(*store).empty());
+  EXPECT_EQ(tuned(tune(*store, options_)), 0) << "kept";
+  EXPECT_TRUE(cache::list_leases(*store).empty());
+}
+
 TEST_F(TuneProcesses, C34ShapeOfADeadProcessIsTunedByTheNext) {
   const pid_t child = start_tuning([] {
     for (;;) ::pause();
