@@ -1,16 +1,28 @@
-// Wall time from kiln_open to the end of kiln_prepare for the model's whole workload, first from an
-// empty store (every kernel compiled), then from the warm one, with the device's context alive as
-// in a serving process. Usage: start_bench STORE_FILE [rounds]
+// Wall time from kiln_open to the end of kiln_prepare for a workload (without one, the model's),
+// first from an empty store (every kernel compiled), then from the warm one, with the device's
+// context alive as in a serving process. Beside it what the driver needs to load the same images
+// from memory, with nothing around it. Usage: start_bench STORE_FILE [rounds [WORKLOAD_FILE]]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <vector>
 
+#include "cache/store.h"
 #include "runtime/abi/kiln.h"
+#include "runtime/cuda/driver.h"
 #include "runtime/device.h"
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
 
 struct Start {
   double milliseconds = 0;
@@ -23,16 +35,15 @@ void require(kiln_status status) {
   std::exit(1);
 }
 
-Start start(const char* store) {
+Start start(const char* store, const char* workload) {
   kiln_options options{};
   options.size = sizeof(options);
   options.store = store;
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   kiln_session* session = nullptr;
   require(kiln_open(&options, &session));
-  require(kiln_prepare(session, nullptr, nullptr, nullptr));
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  Start result{.milliseconds = took.count()};
+  require(kiln_prepare(session, workload, nullptr, nullptr));
+  Start result{.milliseconds = milliseconds_since(begin)};
   result.stats.size = sizeof(result.stats);
   require(kiln_get_stats(session, &result.stats));
   require(kiln_close(session));
@@ -47,23 +58,86 @@ void print(const char* what, const Start& s) {
               static_cast<unsigned long long>(s.stats.decision_defaults));
 }
 
+std::vector<kiln::jit::Binary> binaries_of(const char* path) {
+  const auto store = kiln::cache::Store::open({.path = path});
+  std::vector<kiln::jit::Binary> binaries;
+  for (const kiln::cache::BinaryRow& row : store->list_binaries()) {
+    if (auto binary = store->find_binary(row.key)) binaries.push_back(std::move(*binary));
+  }
+  return binaries;
+}
+
+// Load, find and upload, as any program has to; the images are unloaded outside of the time.
+double driver_milliseconds(const kiln::runtime::cuda::Driver& driver,
+                           const std::vector<kiln::jit::Binary>& binaries) {
+  const auto require_success = [&](CUresult result) {
+    if (result == CUDA_SUCCESS) return;
+    std::fprintf(stderr, "%s\n", driver.error_text(result).c_str());
+    std::exit(1);
+  };
+  if (driver.library_load_data == nullptr || driver.func_load == nullptr) {
+    std::fprintf(stderr, "the comparison with the driver needs a driver for CUDA 12.4 or newer\n");
+    std::exit(1);
+  }
+  std::vector<CUlibrary> libraries(binaries.size());
+  const auto begin = Clock::now();
+  for (size_t i = 0; i < binaries.size(); ++i) {
+    CUkernel kernel = nullptr;
+    CUfunction function = nullptr;
+    require_success(driver.library_load_data(&libraries[i], binaries[i].image.c_str(), nullptr,
+                                             nullptr, 0, nullptr, nullptr, 0));
+    require_success(driver.library_get_kernel(&kernel, libraries[i], binaries[i].entry.c_str()));
+    require_success(driver.kernel_get_function(&function, kernel));
+    require_success(driver.func_load(function));
+  }
+  const double milliseconds = milliseconds_since(begin);
+  for (const CUlibrary library : libraries) require_success(driver.library_unload(library));
+  return milliseconds;
+}
+
+void print_driver(const char* path, int rounds) {
+  const auto driver = kiln::runtime::cuda::Driver::load();
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  driver.device_get(&device, 0);
+  driver.primary_ctx_retain(&context, device);
+  driver.ctx_push_current(context);
+  const std::vector<kiln::jit::Binary> binaries = binaries_of(path);
+  std::vector<double> times;
+  for (int round = 0; round < rounds; ++round)
+    times.push_back(driver_milliseconds(driver, binaries));
+  std::sort(times.begin(), times.end());
+  std::printf("driver %8.1f ms   the %zu images of the store, from memory\n",
+              times[times.size() / 2], binaries.size());
+  driver.ctx_pop_current(&context);
+  driver.primary_ctx_release(device);
+}
+
+std::string text_of(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: start_bench STORE_FILE [rounds]\n");
+    std::fprintf(stderr, "usage: start_bench STORE_FILE [rounds [WORKLOAD_FILE]]\n");
     return 2;
   }
   const int rounds = argc > 2 ? std::max(1, std::atoi(argv[2])) : 9;
+  const std::string text = argc > 3 ? text_of(argv[3]) : std::string();
+  const char* const workload = argc > 3 ? text.c_str() : nullptr;
   try {
     const auto context_holder = kiln::runtime::Device::open("cuda:0");
-    print("first", start(argv[1]));
+    print("first", start(argv[1], workload));
     std::vector<Start> warm;
-    for (int round = 0; round < rounds; ++round) warm.push_back(start(argv[1]));
+    for (int round = 0; round < rounds; ++round) warm.push_back(start(argv[1], workload));
     std::sort(warm.begin(), warm.end(),
               [](const Start& a, const Start& b) { return a.milliseconds < b.milliseconds; });
     print("median", warm[warm.size() / 2]);
     print("worst", warm.back());
+    print_driver(argv[1], rounds);
   } catch (const kiln::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
