@@ -70,8 +70,15 @@ void Binaries::share(const std::vector<Need>& needs) {
   runtime::SharedCompiles compiles(store_, pool(), publish, log);
   for (const auto& [key, need] : missing)
     compiles.add(key, need->source, need->arch, need->options);
+  constexpr auto kLook = std::chrono::milliseconds(200);
   while (!compiles.done()) {
-    auto finished = compiles.next(std::chrono::seconds(1));
+    if (stop_ != nullptr && stop_->load()) {
+      publish();
+      fail(Status::interrupted,
+           "stopped before the kernels that every tuning needs were there; what was compiled is "
+           "stored, the same command goes on");
+    }
+    auto finished = compiles.next(kLook);
     if (!finished) continue;
     if (finished->stored) {
       used_.push_back(finished->key);

@@ -4,6 +4,7 @@
 // for all that start on the store at once; candidates are compiled by whoever tunes their shape.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -21,9 +22,11 @@ namespace kiln::tuner {
 
 class Binaries {
  public:
-  // log: takes a line when others are waited for.
-  explicit Binaries(cache::Store& store, std::function<void(const std::string&)> log = {})
-      : store_(store), log_(std::move(log)) {}
+  // log: takes a line when others are waited for. Once `stop` is true nobody is waited for any
+  // more: oracle() and tools() fail with interrupted.
+  explicit Binaries(cache::Store& store, std::function<void(const std::string&)> log = {},
+                    const std::atomic<bool>* stop = nullptr)
+      : store_(store), log_(std::move(log)), stop_(stop) {}
   ~Binaries();  // takes back what has not begun, and notes what was used
   Binaries(const Binaries&) = delete;
   Binaries& operator=(const Binaries&) = delete;
@@ -61,6 +64,7 @@ class Binaries {
 
   cache::Store& store_;
   std::function<void(const std::string&)> log_;
+  const std::atomic<bool>* stop_;
   int64_t compiles_ = 0;
   int cuda_major_ = 0;
   std::shared_ptr<jit::CompilePool> pool_;

@@ -104,7 +104,7 @@ struct Abandoned {
 class Search {
  public:
   Search(cache::Store& store, const TuneOptions& options)
-      : store_(store), options_(options), binaries_(store, options.log) {}
+      : store_(store), options_(options), binaries_(store, options.log, options.stop) {}
   TuneReport run();
 
  private:
@@ -962,14 +962,15 @@ ProblemReport Search::tune_one(const Job& job) {
     if (abandoned.state == State::partial || abandoned.state == State::stopped) keep_compiled();
     log(fmt::format("{}: {}", problem_text(job), report.state_text()));
   } catch (const Error& error) {
+    const bool is_stopped = error.status() == Status::interrupted && stopped();
     // Trouble of this problem alone; what would meet every problem (no compiler, no worker) goes
     // up.
     const bool local = error.status() == Status::driver_error ||
                        error.status() == Status::out_of_memory ||
                        error.status() == Status::compile_error;
-    if (!local) throw;
-    report.state = State::failed;
-    report.detail = error.what();
+    if (!local && !is_stopped) throw;
+    report.state = is_stopped ? State::stopped : State::failed;
+    if (!is_stopped) report.detail = error.what();
     log(fmt::format("{}: {}", problem_text(job), report.state_text()));
   }
   // Without a decision to go with, the rejections are still worth keeping.
