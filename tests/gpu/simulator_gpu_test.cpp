@@ -564,8 +564,11 @@ void expect_alike(const Op& op, const Outputs& on_gpu, const Outputs& on_simulat
       uint64_t one = 0, other = 0;
       std::memcpy(&one, real.data() + at, size);
       std::memcpy(&other, simulated.data() + at, size);
-      if (one == other) continue;
       const double a = tuner::element_value(arg.dtype, one);
+      if (one == other) {
+        squares += std::isfinite(a) ? a * a : 0;
+        continue;
+      }
       const double b = tuner::element_value(arg.dtype, other);
       if (!std::isfinite(a) || !std::isfinite(b)) {
         apart += std::isnan(a) && std::isnan(b) ? 0 : 1;
@@ -674,7 +677,7 @@ TEST_F(SimulatorAgainstGpu, OpsGiveTheSameBitsInEveryBucketThatTimeAllows) {
       runs += both.compare(*kit, one.shape, one.call, {kit->op->default_config(one.shape)});
       if (HasFatalFailure()) return;
     }
-    EXPECT_GE(runs, 2) << kit->op->name;
+    EXPECT_GE(runs, std::min<int>(2, static_cast<int>(calls.size()))) << kit->op->name;
     std::printf("%s: the calls of %d of %zu buckets compared\n", kit->op->name.c_str(), runs,
                 calls.size());
   }
