@@ -622,21 +622,22 @@ struct TwoBenches {
   }
 };
 
-TEST_F(SimulatorAgainstGpu, OpsGiveTheSameBits) {
+class OpOnBoth : public SimulatorAgainstGpu, public testing::WithParamInterface<const Kit*> {};
+
+TEST_P(OpOnBoth, GivesTheSameBits) {
+  const Kit& kit = *GetParam();
+  const Op& op = *kit.op;
   TwoBenches both;
-  for (const Kit* kit : templates::kits()) {
-    const Op& op = *kit->op;
-    int runs = 0;
-    for (const Sizes& shape : op.model_shapes(2)) {
-      const std::vector<Config> configs = chosen_configs(op, shape, both.gpu);
-      const Sizes bucket = templates::all_buckets(op).front();
-      for (const Case& call : kit->verify_cases(shape, bucket)) {
-        runs += both.compare(*kit, shape, call, configs);
-        if (HasFatalFailure()) return;
-      }
+  int runs = 0;
+  for (const Sizes& shape : op.model_shapes(2)) {
+    const std::vector<Config> configs = chosen_configs(op, shape, both.gpu);
+    const Sizes bucket = templates::all_buckets(op).front();
+    for (const Case& call : kit.verify_cases(shape, bucket)) {
+      runs += both.compare(kit, shape, call, configs);
+      if (HasFatalFailure()) return;
     }
-    std::printf("%s: %d calls compared\n", op.name.c_str(), runs);
   }
+  std::printf("%s: %d calls compared\n", op.name.c_str(), runs);
 }
 
 struct BucketCall {
@@ -664,24 +665,27 @@ std::vector<BucketCall> bucket_calls(const Kit& kit) {
   return calls;
 }
 
-TEST_F(SimulatorAgainstGpu, OpsGiveTheSameBitsInEveryBucketThatTimeAllows) {
+TEST_P(OpOnBoth, GivesTheSameBitsInEveryBucketThatTimeAllows) {
   using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::seconds kBudgetOfOp{90};
+  constexpr std::chrono::seconds kBudget{90};
+  const Kit& kit = *GetParam();
   TwoBenches both;
-  for (const Kit* kit : templates::kits()) {
-    const Clock::time_point end = Clock::now() + kBudgetOfOp;
-    const std::vector<BucketCall> calls = bucket_calls(*kit);
-    int runs = 0;
-    for (const BucketCall& one : calls) {
-      if (Clock::now() > end && !is_full()) break;
-      runs += both.compare(*kit, one.shape, one.call, {kit->op->default_config(one.shape)});
-      if (HasFatalFailure()) return;
-    }
-    EXPECT_GE(runs, std::min<int>(2, static_cast<int>(calls.size()))) << kit->op->name;
-    std::printf("%s: the calls of %d of %zu buckets compared\n", kit->op->name.c_str(), runs,
-                calls.size());
+  const Clock::time_point end = Clock::now() + kBudget;
+  const std::vector<BucketCall> calls = bucket_calls(kit);
+  int runs = 0;
+  for (const BucketCall& one : calls) {
+    if (Clock::now() > end && !is_full()) break;
+    runs += both.compare(kit, one.shape, one.call, {kit.op->default_config(one.shape)});
+    if (HasFatalFailure()) return;
   }
+  EXPECT_GE(runs, std::min<int>(2, static_cast<int>(calls.size())));
+  std::printf("%s: the calls of %d of %zu buckets compared\n", kit.op->name.c_str(), runs,
+              calls.size());
 }
+
+INSTANTIATE_TEST_SUITE_P(Registry, OpOnBoth,
+                         testing::ValuesIn(templates::kits().begin(), templates::kits().end()),
+                         [](const auto& kit) { return kit.param->op->name; });
 
 }  // namespace
 }  // namespace kiln
