@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "jit/base/error.h"
+#include "jit/base/saturate.h"
 
 namespace kiln::runtime {
 namespace {
@@ -26,19 +27,6 @@ using Place = FieldResolver::Place;
 constexpr size_t kMostStridesOfAnOutput = 2;  // see writes_apart()
 
 constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
-constexpr int64_t kSmallest = std::numeric_limits<int64_t>::min();
-
-inline int64_t saturating_multiply(int64_t a, int64_t b) noexcept {
-  int64_t product = 0;
-  if (__builtin_mul_overflow(a, b, &product)) return (a < 0) == (b < 0) ? kLargest : kSmallest;
-  return product;
-}
-
-inline int64_t saturating_add(int64_t a, int64_t b) noexcept {
-  int64_t sum = 0;
-  if (__builtin_add_overflow(a, b, &sum)) return a > 0 ? kLargest : kSmallest;
-  return sum;
-}
 
 inline int64_t divide_up(int64_t value, int64_t divisor) noexcept {
   if (divisor == 1 || value <= 0) return value;

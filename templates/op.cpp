@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "jit/base/saturate.h"
+
 namespace kiln::templates {
 
 int64_t NamedInts::operator[](std::string_view name) const {
@@ -44,23 +46,6 @@ const DTypeRow& dtype_row(DType dtype) {
     if (row.dtype == dtype) return row;
   }
   fail(Status::internal, "unknown dtype {}", static_cast<int>(dtype));
-}
-
-int64_t saturating_multiply(int64_t a, int64_t b) {
-  int64_t product = 0;
-  if (__builtin_mul_overflow(a, b, &product)) {
-    return (a < 0) == (b < 0) ? std::numeric_limits<int64_t>::max()
-                              : std::numeric_limits<int64_t>::min();
-  }
-  return product;
-}
-
-int64_t saturating_add(int64_t a, int64_t b) {
-  int64_t sum = 0;
-  if (__builtin_add_overflow(a, b, &sum)) {
-    return a > 0 ? std::numeric_limits<int64_t>::max() : std::numeric_limits<int64_t>::min();
-  }
-  return sum;
 }
 
 std::vector<std::string> split_dims(std::string_view dims) {
