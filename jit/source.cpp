@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 
@@ -26,11 +29,12 @@ std::string blank_comments(std::string_view text) {
   size_t i = 0;
   while (i < text.size()) {
     const char c = text[i];
-    if (text.compare(i, 2, "//") == 0) {
+    const char next = i + 1 < text.size() ? text[i + 1] : '\0';
+    if (c == '/' && next == '/') {
       const size_t end = std::min(text.find('\n', i), text.size());
       blank(i, end);
       i = end;
-    } else if (text.compare(i, 2, "/*") == 0) {
+    } else if (c == '/' && next == '*') {
       const size_t close = text.find("*/", i + 2);
       const size_t end = close == std::string_view::npos ? text.size() : close + 2;
       blank(i, end);
@@ -128,13 +132,50 @@ void visit_lines(const SourceFile& file, OnInclude on_include, OnLine on_line) {
   }
 }
 
-bool has_pragma_once(const SourceFile& file) {
+// What the walk over the headers needs to know of a file.
+struct Scan {
+  struct Include {
+    std::string name;
+    size_t line = 0;
+  };
+  std::vector<Include> includes;
+  bool has_pragma_once = false;
+};
+
+Scan scanned(const SourceFile& file) {
+  Scan scan;
+  visit_lines(
+      file,
+      [&](const std::string& name, size_t line) {
+        scan.includes.push_back({name, line});
+      },
+      [](std::string_view) {});
   const std::string blanked = blank_comments(file.text);
   for (std::string_view line : split_lines(blanked)) {
     const std::optional<Directive> directive = directive_of(line);
-    if (directive && is_pragma_once(*directive)) return true;
+    if (directive && is_pragma_once(*directive)) scan.has_pragma_once = true;
   }
-  return false;
+  return scan;
+}
+
+// Kept, as a warm start asks for the same few files again and again, once for each kernel.
+std::shared_ptr<const Scan> scan_of(const SourceFile& file) {
+  // Generated, another one for each kernel.
+  if (file.path == kConstantsHeader)
+    return std::make_shared<const Scan>(Scan{.includes = {}, .has_pragma_once = true});
+  struct Kept {
+    std::mutex mutex;
+    std::map<Hash128, std::shared_ptr<const Scan>> scans;
+  };
+  static Kept& kept = *new Kept;  // no destructor runs while threads may still ask
+  const Hash128 key = HashRecord().field("path", file.path).field("text", file.text).hash();
+  {
+    const std::lock_guard lock(kept.mutex);
+    if (const auto found = kept.scans.find(key); found != kept.scans.end()) return found->second;
+  }
+  auto scan = std::make_shared<const Scan>(scanned(file));
+  const std::lock_guard lock(kept.mutex);
+  return kept.scans.emplace(key, std::move(scan)).first->second;
 }
 
 bool is_identifier(std::string_view name) {
@@ -175,20 +216,18 @@ class HeaderSet {
 
 void collect(const HeaderSet& headers, const SourceFile& file, std::set<std::string>& seen,
              std::vector<SourceFile>& reached) {
-  visit_lines(
-      file,
-      [&](const std::string& name, size_t line) {
-        const SourceFile& header = headers.find(name, file, line);
-        if (seen.insert(name).second) {
-          reached.push_back(header);
-          collect(headers, header, seen, reached);
-        } else if (!has_pragma_once(header)) {
-          fail(Status::compile_error,
-               "{} line {} includes \"{}\" a second time, and that header lacks `#pragma once`.",
-               file.path, line, name);
-        }
-      },
-      [](std::string_view) {});
+  const std::shared_ptr<const Scan> scan = scan_of(file);
+  for (const auto& [name, line] : scan->includes) {
+    const SourceFile& header = headers.find(name, file, line);
+    if (seen.insert(name).second) {
+      reached.push_back(header);
+      collect(headers, header, seen, reached);
+    } else if (!scan_of(header)->has_pragma_once) {
+      fail(Status::compile_error,
+           "{} line {} includes \"{}\" a second time, and that header lacks `#pragma once`.",
+           file.path, line, name);
+    }
+  }
 }
 
 void append_file(const HeaderSet& headers, const SourceFile& file, std::set<std::string>& seen,
