@@ -41,7 +41,7 @@ std::string blank_comments(std::string_view text) {
       i = end;
     } else if (c == '"' && i > 0 && text[i - 1] == 'R' && (i < 2 || !is_word(text[i - 2]))) {
       const size_t open = std::min(text.find('(', i), text.size());
-      const std::string close = ")" + std::string(text.substr(i + 1, open - i - 1)) + "\"";
+      const std::string close = fmt::format("){}\"", text.substr(i + 1, open - i - 1));
       const size_t found = text.find(close, open);
       const size_t end = found == std::string_view::npos ? text.size() : found + close.size();
       blank(i, end);

@@ -123,10 +123,9 @@ class Session::Preparation {
     const auto start = std::chrono::steady_clock::now();
     const uint64_t compiles_before = session_.counters_.compiles;
     KernelRun kernels(*session_.workshop_, needs_, session_.timing_);
-    log_start(kernels.summary());
     std::exception_ptr stopped;
     try {
-      kernels.finish(progress);
+      kernels.finish(progress, [&](const KernelRun::Summary& summary) { log_start(summary); });
     } catch (...) {
       stopped = std::current_exception();
     }

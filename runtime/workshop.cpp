@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <set>
 #include <utility>
+
+#include "runtime/read_ahead.h"
 
 namespace kiln::runtime {
 namespace {
@@ -66,34 +67,26 @@ KernelRun::KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs, RunTimi
         break;
       case KernelCache::Claim::mine:
         mine_.push_back(i);
-        look_up(i);
         break;
     }
   }
 }
 
-void KernelRun::look_up(size_t index) {
-  const Hash128& key = needs_[index].key.binary;
-  const bool is_listed = workshop_.store_.has_binary(key);
-  std::optional<jit::Binary> binary = workshop_.store_.find_binary(key);
-  if (binary) {
+void KernelRun::note_read(size_t index, bool is_whole) {
+  if (is_whole) {
     ++workshop_.counters_.binary_hits;
     ++summary_.stored;
-    used_.push_back(key);
-    found_.emplace(index, std::move(*binary));
-  } else if (is_listed) {
+    used_.push_back(needs_[index].key.binary);
+  } else {
     ++workshop_.counters_.miss_damaged;
     ++summary_.damaged;
-  } else {
-    ++workshop_.counters_.miss_absent;
-    ++summary_.absent;
   }
 }
 
-void KernelRun::plan_compiles() {
-  std::set<Hash128> wanted;
-  for (const size_t index : mine_) {
-    if (!found_.contains(index)) wanted.insert(needs_[index].key.binary);
+void KernelRun::start_compiles(const std::vector<size_t>& missing) {
+  std::vector<size_t> wanted;  // several kernels may share a binary
+  for (const size_t index : missing) {
+    if (wanted_.insert(needs_[index].key.binary).second) wanted.push_back(index);
   }
   if (wanted.empty() || workshop_.compiles() == Compiles::refused) return;
 
@@ -108,13 +101,14 @@ void KernelRun::plan_compiles() {
   workshop_.log_.line(KILN_LOG_INFO, "compiling {} kernels with NVRTC {} ({}), {} at once ({})",
                       wanted.size(), compiler->version(), compiler->library_path(), workers,
                       size.why);
-  compiles_.emplace(
-      workshop_.store_, jit::CompilePool::shared(compiler, size.workers), [this] { store({}); },
-      [this](const std::string& line) { workshop_.log_.line(KILN_LOG_INFO, "{}", line); },
-      timing_.sharing);
-  for (const size_t index : mine_) {
+  if (!compiles_) {
+    compiles_.emplace(
+        workshop_.store_, jit::CompilePool::shared(compiler, size.workers), [this] { store({}); },
+        [this](const std::string& line) { workshop_.log_.line(KILN_LOG_INFO, "{}", line); },
+        timing_.sharing);
+  }
+  for (const size_t index : wanted) {
     const KernelNeed& need = needs_[index];
-    if (found_.contains(index) || wanted.erase(need.key.binary) == 0) continue;
     compiles_->add(need.key.binary, need.source, workshop_.arch_, need.options);
   }
   compiles_->begin();
@@ -128,30 +122,55 @@ void KernelRun::tell(const Progress& progress, const KernelNeed& need) const {
   }
 }
 
-void KernelRun::finish(const Progress& progress) {
-  plan_compiles();
+void KernelRun::finish(const Progress& progress,
+                       const std::function<void(const Summary&)>& tell_summary) {
+  std::vector<size_t> stored;
+  for (const size_t index : mine_)
+    (workshop_.store_.has_binary(needs_[index].key.binary) ? stored : missing_).push_back(index);
+  summary_.absent = static_cast<int>(missing_.size());
+  workshop_.counters_.miss_absent += missing_.size();
   try {
-    make_all(progress);
+    start_compiles(missing_);
+    make_stored(stored, progress);
+    if (tell_summary) tell_summary(summary_);
+    make_missing(progress);
+    if (!others_.empty()) store({});  // that thread may wait for a process that waits for this one
+    for (const size_t index : others_) wait_for_other(index, progress);
   } catch (...) {
     take_the_rest();
     throw;
   }
+  if (progress) progress(done_, summary_.total, "");  // all is ready: there is nothing left to stop
 }
 
-void KernelRun::make_all(const Progress& progress) {
-  for (const size_t index : mine_) {
-    if (found_.contains(index)) {
-      make_found(index, progress);
-    } else if (compiles_) {
+void KernelRun::make_stored(const std::vector<size_t>& stored, const Progress& progress) {
+  std::vector<Hash128> keys;
+  for (const size_t index : stored) keys.push_back(needs_[index].key.binary);
+  ReadAhead binaries(workshop_.store_, std::move(keys));
+  std::vector<size_t> damaged;
+  for (const size_t index : stored) {
+    tell(progress, needs_[index]);
+    const std::optional<jit::Binary> binary = binaries.next();
+    note_read(index, binary.has_value());
+    if (binary) {
+      make(index, *binary, Origin::store);
+    } else {
+      damaged.push_back(index);
+    }
+  }
+  start_compiles(damaged);
+  missing_.insert(missing_.end(), damaged.begin(), damaged.end());
+}
+
+void KernelRun::make_missing(const Progress& progress) {
+  for (const size_t index : missing_) {
+    if (compiles_) {
       pending_.push_back(index);
     } else {
       make_here(index, progress);  // says why there is no compiler
     }
   }
   make_compiled(progress);
-  if (!others_.empty()) store({});  // that thread may wait for a process that waits for this one
-  for (const size_t index : others_) wait_for_other(index, progress);
-  if (progress) progress(done_, summary_.total, "");  // all is ready: there is nothing left to stop
 }
 
 void KernelRun::give_up(size_t index, const Error& error) {
@@ -173,12 +192,6 @@ void KernelRun::make(size_t index, const jit::Binary& binary, Origin origin) {
   }
   need.ready = workshop_.kernels_.find(need.key);
   ++done_;
-}
-
-void KernelRun::make_found(size_t index, const Progress& progress) {
-  tell(progress, needs_[index]);
-  const jit::Binary binary = std::move(found_.at(index));
-  make(index, binary, Origin::store);
 }
 
 void KernelRun::make_here(size_t index, const Progress& progress) {
@@ -307,8 +320,20 @@ ReadyKernel KernelRun::load(const KernelNeed& need, const jit::Binary& binary, O
 
 // What another thread was to make.
 void KernelRun::make_alone(size_t index, const Progress& progress) {
-  look_up(index);
-  found_.contains(index) ? make_found(index, progress) : make_here(index, progress);
+  const Hash128& key = needs_[index].key.binary;
+  const bool is_listed = workshop_.store_.has_binary(key);
+  const std::optional<jit::Binary> binary = workshop_.store_.find_binary(key);
+  if (binary || is_listed) {
+    note_read(index, binary.has_value());
+  } else {
+    ++workshop_.counters_.miss_absent;
+  }
+  if (!binary) {
+    make_here(index, progress);
+    return;
+  }
+  tell(progress, needs_[index]);
+  make(index, *binary, Origin::store);
 }
 
 void KernelRun::wait_for_other(size_t index, const Progress& progress) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -91,9 +92,9 @@ struct RunTiming {
   SharingTime sharing;  // with other processes
 };
 
-// Makes a set of kernels ready: looks all of them up, then compiles in parallel, together with
-// other processes, and loads. Distinct keys only. What it compiled goes to the store in as few
-// writes as a long run and those who wait for it allow.
+// Makes a set of kernels ready: what the store has is loaded while what it lacks is compiled, in
+// parallel and together with other processes. Distinct keys only. What it compiled goes to the
+// store in as few writes as a long run and those who wait for it allow.
 class KernelRun {
  public:
   KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs, RunTiming timing = {});
@@ -105,11 +106,12 @@ class KernelRun {
     int absent = 0;
     int damaged = 0;
   };
-  const Summary& summary() const { return summary_; }
 
   // Fails with the error of the first required kernel that cannot be made, or with interrupted;
-  // what is ready by then stays ready, and what is compiled by then is kept.
-  void finish(const Progress& progress);
+  // what is ready by then stays ready, and what is compiled by then is kept. `tell_summary` is
+  // called once, when all that the store has was read.
+  void finish(const Progress& progress,
+              const std::function<void(const Summary&)>& tell_summary = {});
 
   // Notes in the store which of its kernels were used.
   void note_use() { workshop_.store_.touch(used_); }
@@ -119,11 +121,11 @@ class KernelRun {
   void store(const std::vector<cache::PlanRecord>& plans);
 
  private:
-  void look_up(size_t index);
-  void plan_compiles();
-  void make_all(const Progress& progress);
+  void note_read(size_t index, bool is_whole);
+  void start_compiles(const std::vector<size_t>& missing);
+  void make_stored(const std::vector<size_t>& stored, const Progress& progress);
+  void make_missing(const Progress& progress);
   void make(size_t index, const jit::Binary& binary, Origin origin);
-  void make_found(size_t index, const Progress& progress);
   void make_here(size_t index, const Progress& progress);
   void make_compiled(const Progress& progress);
   void make_alone(size_t index, const Progress& progress);
@@ -145,8 +147,9 @@ class KernelRun {
   RunTiming timing_;
   std::vector<size_t> mine_;
   std::vector<size_t> others_;
-  std::vector<size_t> pending_;  // of mine_, what compiles_ is to bring
-  std::map<size_t, jit::Binary> found_;
+  std::vector<size_t> missing_;             // of mine_, what the store lacks
+  std::vector<size_t> pending_;             // of missing_, what compiles_ is to bring
+  std::set<Hash128> wanted_;                // binaries that compiles_ was asked for
   std::vector<Hash128> used_;               // binaries that the store had
   std::optional<SharedCompiles> compiles_;  // of what was not found; nothing without a compiler
   std::vector<jit::Binary> unwritten_;

@@ -98,7 +98,13 @@ void read_all(Store& store) {
   store.list_binaries();
   store.used_sizes();
   store.check();
-  cache::StoreContents contents = cache::contents_of(store, {.images = cache::Images::with});
+  cache::StoreContents contents;
+  try {
+    contents = cache::contents_of(store, {.images = cache::Images::with});
+  } catch (const Error& error) {
+    // Images that say they unpack to more than goes from one store to another.
+    require(error.status() == Status::unsupported, error.what());
+  }
   for (const auto& decision : contents.decisions) why_refused(decision, std::time(nullptr));
   for (const auto& plan : contents.plans) why_refused(plan);
   for (const auto& binary : contents.binaries) cache::why_refused(binary);
