@@ -40,7 +40,9 @@ Proof proof_of(cache::Store& store, Binaries& binaries, const cache::Decision& d
   proof.bucket = templates::parse_dynamic(op, parse_json(decision.problem.bucket, "bucket"));
   const templates::Config config =
       templates::parse_config(op, proof.fixed, gpu, parse_json(decision.config, "config"));
-  const std::optional<cache::PlanRecord> record = store.find_plan(decision.plan);
+  std::optional<cache::PlanRecord> record = store.find_plan(decision.plan);
+  // Who pins a config by hand need not have a plan of it.
+  if (decision.plan == Hash128{}) record = plans.plan(op, proof.fixed, config, gpu.sm());
   if (!record) fail(Status::not_found, "the store does not hold the plan of this decision");
   proof.record = *record;
   if (!plans.has(*record, op, proof.fixed, gpu.sm())) {
@@ -86,6 +88,17 @@ Proof proof_of(cache::Store& store, Binaries& binaries, const cache::Decision& d
     proof.work.smem_bytes.push_back(launch.dynamic_smem_bytes);
   }
   return proof;
+}
+
+// A proof is of a plan, so a decision that was made without one gets it.
+void keep_plan(cache::Store& store, cache::Decision decision, const Proof& proof) {
+  if (decision.plan == proof.record.id) return;
+  cache::TuningResult result;
+  for (const BinaryPtr& binary : proof.served) result.binaries.push_back(*binary);
+  result.plans = {proof.record};
+  decision.plan = proof.record.id;
+  result.decision = std::move(decision);
+  store.put(result);
 }
 
 // What was compiled for the proof, or came from elsewhere and passed it, serves sessions from now
@@ -164,6 +177,7 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
                        : fmt::format("{}: {}", outcome_name(verdict.outcome), verdict.detail);
       if (row.passed || disproves(verdict.outcome)) {
         row.outcome = row.passed ? VerifyOutcome::passed : VerifyOutcome::failed;
+        keep_plan(store, decision, proof);
         if (row.passed) keep_proven(store, binaries, proof);
         store.put_verification({.plan = proof.record.id,
                                 .problem = decision.problem,

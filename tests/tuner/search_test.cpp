@@ -551,6 +551,28 @@ TEST_F(Search, VerifyProvesStoredWinnersAndRecordsIt) {
   EXPECT_EQ(rows[0].config, config_text(testing::kToyFast));
 }
 
+TEST_F(Search, VerifyMakesThePlanOfAPinThatHasNone) {
+  testing::set_toy_space({testing::kToyDefault, testing::kToyFast});
+  cache::TuningResult pin;
+  pin.decision = {.problem = problem(),
+                  .gpu_class = host_class(),
+                  .gpu_label = "a100-sxm4-80gb",
+                  .config = config_text(testing::kToyFast),
+                  .kind = DecisionKind::pinned,
+                  .reason = "pinned by a test",
+                  .decided_at = 1};
+  ASSERT_TRUE(store_->put(pin));
+  const std::vector<VerifyRow> rows = verify(*store_, {.device = "cuda:0", .worker = TOY_WORKER});
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_TRUE(rows[0].passed) << rows[0].detail;
+  const auto row = store_->find_decision(problem(), host_class(), DecisionKind::pinned);
+  ASSERT_TRUE(row);
+  EXPECT_EQ(row->decision.plan, plan_of(testing::kToyFast, Source::current).id);
+  EXPECT_EQ(row->decision.reason, "pinned by a test");
+  EXPECT_EQ(row->verified, cache::Verified::device);
+  EXPECT_TRUE(store_->check().empty());
+}
+
 TEST_F(Search, VerifyFindsAWinnerThatIsWrongHere) {
   tune_space({testing::kToyDefault, testing::kToyFast});
   // As if the store came from another machine, whose binary goes wrong on this one.
