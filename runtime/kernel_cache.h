@@ -78,6 +78,12 @@ class Claims {
     if (claim != KernelCache::Claim::mine) held_.erase(place);
     return claim;
   }
+  // Of another's claim, which that one gives away.
+  void take_over(const KernelKey& key, Claims& other) {
+    held_.insert(key);
+    other.held_.erase(key);
+  }
+  bool holds(const KernelKey& key) const { return held_.contains(key); }
   void hand_in(const KernelKey& key, ReadyKernel kernel) {
     cache_.hand_in(key, std::move(kernel));
     held_.erase(key);

@@ -96,8 +96,13 @@ class Session::PrepareScope {
 // shapes that are complete.
 class Session::Preparation {
  public:
-  Preparation(Session& session, const std::vector<WorkloadItem>& items)
+  // at_once: run() follows, so that what it will need may be loaded from here on.
+  enum class Runs { at_once, later };
+  Preparation(Session& session, const std::vector<WorkloadItem>& items, Runs runs)
       : session_(session), todays_plans_(session.device_->info().gpu) {
+    constexpr size_t kWorthThreads = 4;
+    if (runs == Runs::at_once && items.size() >= kWorthThreads)
+      preloader_ = session_.workshop_->make_preloader();
     for (const WorkloadItem& item : items) add(item);
     collect_needs();
   }
@@ -122,7 +127,7 @@ class Session::Preparation {
   void run(const Progress& progress) {
     const auto start = std::chrono::steady_clock::now();
     const uint64_t compiles_before = session_.counters_.compiles;
-    KernelRun kernels(*session_.workshop_, needs_, session_.timing_);
+    KernelRun kernels(*session_.workshop_, needs_, session_.timing_, preloader_.get());
     std::exception_ptr stopped;
     try {
       kernels.finish(progress, [&](const KernelRun::Summary& summary) { log_start(summary); });
@@ -171,7 +176,15 @@ class Session::Preparation {
     for (const size_t bucket : missing) {
       work.buckets.push_back({bucket, choose_for(work, bucket)});
     }
+    if (preloader_) preload(work);
     shapes_.push_back(std::move(work));
+  }
+
+  void preload(const ShapeWork& work) {
+    for (const auto& [config, variant] : work.variants) {
+      for (const KernelKey& key : variant.variant.keys)
+        preloader_->want(key, subject_of(*work.shape, config));
+    }
   }
 
   std::vector<size_t> missing_buckets(const ServedShape& shape, const std::vector<Sizes>& wanted) {
@@ -224,15 +237,17 @@ class Session::Preparation {
     }
   }
 
+  static KernelSubject subject_of(const ServedShape& shape, const Config& config) {
+    return {.op = &shape.op, .fixed = shape.fixed, .config = templates::config_json(config).dump()};
+  }
+
   static KernelNeed need_for(const ServedShape& shape, const ServedVariant& variant, size_t i) {
     const templates::KernelLaunch& launch = variant.launches.kernels[i];
     return {.key = variant.keys[i],
             .source = templates::kernel_source(shape.op, launch),
             .options = templates::compile_options(launch),
             .necessity = Necessity::dispensable,
-            .subject = {.op = &shape.op,
-                        .fixed = shape.fixed,
-                        .config = templates::config_json(variant.config).dump()},
+            .subject = subject_of(shape, variant.config),
             .what = fmt::format("{} {} {}", shape.op.name, shape.text,
                                 templates::config_json(variant.config).dump())};
   }
@@ -351,6 +366,7 @@ class Session::Preparation {
 
   Session& session_;
   TodaysPlans todays_plans_;
+  std::unique_ptr<Preloader> preloader_;
   std::vector<ShapeWork> shapes_;
   std::vector<KernelNeed> needs_;
   std::vector<cache::PlanRecord> plans_;  // of what was compiled here
@@ -429,7 +445,7 @@ void Session::publish(ServedShape& shape) {
 }
 
 void Session::make_ready(const std::vector<WorkloadItem>& items, const Progress& progress) {
-  Preparation(*this, items).run(progress);
+  Preparation(*this, items, Preparation::Runs::at_once).run(progress);
 }
 
 void Session::prepare(std::string_view workload, const Progress& progress) {
@@ -460,7 +476,8 @@ void Session::start_preparing(std::string_view workload, const Progress& progres
     // One of each shape, so that each serves as soon as its kernels are there.
     auto rest = std::make_shared<std::vector<std::unique_ptr<Preparation>>>();
     for (const WorkloadItem& item : items) {
-      rest->push_back(std::make_unique<Preparation>(*this, std::vector{item}));
+      rest->push_back(
+          std::make_unique<Preparation>(*this, std::vector{item}, Preparation::Runs::later));
       rest->back()->announce();
     }
     background->start(

@@ -4,8 +4,6 @@
 #include <chrono>
 #include <utility>
 
-#include "runtime/read_ahead.h"
-
 namespace kiln::runtime {
 namespace {
 
@@ -50,10 +48,20 @@ void Workshop::log_store_warnings() {
   for (size_t i = first; i < warnings.size(); ++i) log_.line(KILN_LOG_WARNING, "{}", warnings[i]);
 }
 
-KernelRun::KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs, RunTiming timing)
-    : workshop_(workshop), needs_(needs), claims_(workshop.kernels_), timing_(timing) {
+KernelRun::KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs, RunTiming timing,
+                     Preloader* preloader)
+    : workshop_(workshop),
+      needs_(needs),
+      claims_(workshop.kernels_),
+      timing_(timing),
+      preloader_(preloader) {
   summary_.total = static_cast<int>(needs_.size());
   for (size_t i = 0; i < needs_.size(); ++i) {
+    if (preloader_ != nullptr && preloader_->give(needs_[i].key, claims_)) {
+      mine_.push_back(i);
+      coming_.insert(i);
+      continue;
+    }
     switch (claims_.claim(needs_[i].key)) {
       case KernelCache::Claim::ready:
         needs_[i].ready = workshop_.kernels_.find(needs_[i].key);
@@ -72,14 +80,17 @@ KernelRun::KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs, RunTimi
   }
 }
 
-void KernelRun::note_read(size_t index, bool is_whole) {
+void KernelRun::note_read(size_t index, bool is_listed, bool is_whole) {
   if (is_whole) {
     ++workshop_.counters_.binary_hits;
     ++summary_.stored;
     used_.push_back(needs_[index].key.binary);
-  } else {
+  } else if (is_listed) {
     ++workshop_.counters_.miss_damaged;
     ++summary_.damaged;
+  } else {
+    ++workshop_.counters_.miss_absent;
+    ++summary_.absent;
   }
 }
 
@@ -125,10 +136,14 @@ void KernelRun::tell(const Progress& progress, const KernelNeed& need) const {
 void KernelRun::finish(const Progress& progress,
                        const std::function<void(const Summary&)>& tell_summary) {
   std::vector<size_t> stored;
-  for (const size_t index : mine_)
-    (workshop_.store_.has_binary(needs_[index].key.binary) ? stored : missing_).push_back(index);
-  summary_.absent = static_cast<int>(missing_.size());
-  workshop_.counters_.miss_absent += missing_.size();
+  for (const size_t index : mine_) {
+    if (coming_.contains(index) || workshop_.store_.has_binary(needs_[index].key.binary)) {
+      stored.push_back(index);
+    } else {
+      missing_.push_back(index);
+      note_read(index, false, false);
+    }
+  }
   try {
     start_compiles(missing_);
     make_stored(stored, progress);
@@ -144,22 +159,23 @@ void KernelRun::finish(const Progress& progress,
 }
 
 void KernelRun::make_stored(const std::vector<size_t>& stored, const Progress& progress) {
-  std::vector<Hash128> keys;
-  for (const size_t index : stored) keys.push_back(needs_[index].key.binary);
-  ReadAhead binaries(workshop_.store_, std::move(keys));
-  std::vector<size_t> damaged;
+  std::vector<size_t> missing;
   for (const size_t index : stored) {
+    const KernelKey& key = needs_[index].key;
     tell(progress, needs_[index]);
-    const std::optional<jit::Binary> binary = binaries.next();
-    note_read(index, binary.has_value());
+    const std::optional<Preloaded> preloaded =
+        coming_.contains(index) ? preloader_->take(key) : std::nullopt;
+    const std::optional<jit::Binary> binary =
+        preloaded ? preloaded->binary : workshop_.store_.find_binary(key.binary);
+    note_read(index, !preloaded || preloaded->is_listed, binary.has_value());
     if (binary) {
-      make(index, *binary, Origin::store);
+      make(index, *binary, Origin::store, preloaded ? &*preloaded : nullptr);
     } else {
-      damaged.push_back(index);
+      missing.push_back(index);
     }
   }
-  start_compiles(damaged);
-  missing_.insert(missing_.end(), damaged.begin(), damaged.end());
+  start_compiles(missing);
+  missing_.insert(missing_.end(), missing.begin(), missing.end());
 }
 
 void KernelRun::make_missing(const Progress& progress) {
@@ -181,10 +197,11 @@ void KernelRun::give_up(size_t index, const Error& error) {
   ++done_;
 }
 
-void KernelRun::make(size_t index, const jit::Binary& binary, Origin origin) {
+void KernelRun::make(size_t index, const jit::Binary& binary, Origin origin,
+                     const Preloaded* preloaded) {
   KernelNeed& need = needs_[index];
   try {
-    claims_.hand_in(need.key, load(need, binary, origin));
+    claims_.hand_in(need.key, load(need, binary, origin, preloaded));
   } catch (const Error& error) {
     if (error.status() == Status::interrupted) throw;
     give_up(index, error);
@@ -295,10 +312,16 @@ void KernelRun::store(const std::vector<cache::PlanRecord>& plans) {
 
 // A binary of the store that the driver refuses was made for or damaged by something else: it is
 // compiled anew, once.
-ReadyKernel KernelRun::load(const KernelNeed& need, const jit::Binary& binary, Origin origin) {
+ReadyKernel KernelRun::load(const KernelNeed& need, const jit::Binary& binary, Origin origin,
+                            const Preloaded* preloaded) {
   const auto load_as = [&](const jit::Binary& image, Origin from) {
+    if (preloaded != nullptr && preloaded->failure) {
+      std::rethrow_exception(std::exchange(preloaded, nullptr)->failure);
+    }
     const LoadedKernel kernel =
-        workshop_.device_.load(image, need.key.threads, need.key.dynamic_smem_bytes);
+        preloaded != nullptr
+            ? preloaded->kernel
+            : workshop_.device_.load(image, need.key.threads, need.key.dynamic_smem_bytes);
     workshop_.device_.describe(kernel, need.subject);
     return ReadyKernel{.kernel = kernel,
                        .resources = image.resources,
@@ -318,16 +341,12 @@ ReadyKernel KernelRun::load(const KernelNeed& need, const jit::Binary& binary, O
   return load_as(compile_now(need), Origin::compiled);
 }
 
-// What another thread was to make.
+// What another thread was to make. The summary has been told.
 void KernelRun::make_alone(size_t index, const Progress& progress) {
   const Hash128& key = needs_[index].key.binary;
   const bool is_listed = workshop_.store_.has_binary(key);
   const std::optional<jit::Binary> binary = workshop_.store_.find_binary(key);
-  if (binary || is_listed) {
-    note_read(index, binary.has_value());
-  } else {
-    ++workshop_.counters_.miss_absent;
-  }
+  note_read(index, is_listed, binary.has_value());
   if (!binary) {
     make_here(index, progress);
     return;

@@ -21,6 +21,7 @@
 #include "runtime/device.h"
 #include "runtime/kernel_cache.h"
 #include "runtime/log.h"
+#include "runtime/preloader.h"
 #include "runtime/shared_compiles.h"
 
 namespace kiln::runtime {
@@ -66,6 +67,10 @@ class Workshop {
   Device& device() { return device_; }
   cache::Store& store() { return store_; }
 
+  std::unique_ptr<Preloader> make_preloader() {
+    return std::make_unique<Preloader>(device_, store_, kernels_);
+  }
+
   // Sends what the store has warned of since the last time.
   void log_store_warnings();
 
@@ -97,7 +102,9 @@ struct RunTiming {
 // store in as few writes as a long run and those who wait for it allow.
 class KernelRun {
  public:
-  KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs, RunTiming timing = {});
+  // preloader: may have some of them; outlives this.
+  KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs, RunTiming timing = {},
+            Preloader* preloader = nullptr);
 
   struct Summary {
     int total = 0;
@@ -121,11 +128,12 @@ class KernelRun {
   void store(const std::vector<cache::PlanRecord>& plans);
 
  private:
-  void note_read(size_t index, bool is_whole);
+  void note_read(size_t index, bool is_listed, bool is_whole);
   void start_compiles(const std::vector<size_t>& missing);
   void make_stored(const std::vector<size_t>& stored, const Progress& progress);
   void make_missing(const Progress& progress);
-  void make(size_t index, const jit::Binary& binary, Origin origin);
+  void make(size_t index, const jit::Binary& binary, Origin origin,
+            const Preloaded* preloaded = nullptr);
   void make_here(size_t index, const Progress& progress);
   void make_compiled(const Progress& progress);
   void make_alone(size_t index, const Progress& progress);
@@ -135,7 +143,8 @@ class KernelRun {
   jit::Binary compile_now(const KernelNeed& need);
   void keep(const jit::Binary& binary, const jit::CompilePool::Request& request);
   void add_unwritten(const jit::Binary& binary);
-  ReadyKernel load(const KernelNeed& need, const jit::Binary& binary, Origin origin);
+  ReadyKernel load(const KernelNeed& need, const jit::Binary& binary, Origin origin,
+                   const Preloaded* preloaded);
   void give_up(size_t index, const Error& error);
   void tell(const Progress& progress, const KernelNeed& need) const;
 
@@ -145,7 +154,9 @@ class KernelRun {
   Summary summary_;
   int done_ = 0;
   RunTiming timing_;
+  Preloader* preloader_;
   std::vector<size_t> mine_;
+  std::set<size_t> coming_;  // of mine_, what the preloader has or will have
   std::vector<size_t> others_;
   std::vector<size_t> missing_;             // of mine_, what the store lacks
   std::vector<size_t> pending_;             // of missing_, what compiles_ is to bring

@@ -363,7 +363,7 @@ TEST_F(SessionTest, C21StoppedPrepareKeepsWhatIsReadyAndCanGoOn) {
   progress.stop_at = 2;
   EXPECT_REFUSED(kiln_prepare(session, nullptr, ProgressLog::receive, &progress), KILN_INTERRUPTED,
                  "2 of");
-  EXPECT_EQ(stats(session).kernels_loaded, 2u);
+  EXPECT_GE(stats(session).kernels_loaded, 2u);  // and what was loaded ahead
   ASSERT_OK(kiln_prepare(session, nullptr, nullptr, nullptr));
   EXPECT_EQ(stats(session).kernels_loaded, static_cast<uint64_t>(progress.total));
 }

@@ -1,0 +1,129 @@
+#include "runtime/preloader.h"
+
+#include <system_error>
+
+#include "jit/base/signals_blocked.h"
+
+namespace kiln::runtime {
+namespace {
+
+constexpr size_t kMostUnloaded = 32;  // images that were read: a bound of memory
+
+}  // namespace
+
+Preloader::Preloader(Device& device, cache::Store& store, KernelCache& kernels)
+    : device_(device), store_(store), kernels_(kernels) {
+  const SignalsBlocked blocked;
+  try {
+    reader_ = std::thread([this] { read_all(); });
+    loader_ = std::thread([this] { load_all(); });
+  } catch (const std::system_error&) {
+    stop();  // whoever takes nothing loads himself
+  }
+}
+
+Preloader::~Preloader() {
+  stop();
+  for (auto& [key, work] : work_) {
+    Preloaded& result = work.result;
+    if (!work.is_done || !result.binary || result.failure) continue;
+    try {
+      device_.describe(result.kernel, work.subject);
+      claims_.hand_in(key, {.kernel = result.kernel,
+                            .resources = result.binary->resources,
+                            .arch = result.binary->arch,
+                            .nvrtc_version = result.binary->nvrtc_version,
+                            .origin = Origin::store});
+    } catch (...) {
+      // The next prepare loads it, and tells.
+    }
+  }
+}
+
+void Preloader::stop() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+  }
+  changed_.notify_all();
+  if (reader_.joinable()) reader_.join();
+  if (loader_.joinable()) loader_.join();
+}
+
+void Preloader::want(const KernelKey& key, KernelSubject subject) {
+  if (claims_.holds(key) || claims_.claim(key) != KernelCache::Claim::mine) return;
+  const std::lock_guard lock(mutex_);
+  const auto place = work_.try_emplace(key).first;
+  place->second.subject = std::move(subject);
+  to_read_.push_back(&*place);
+  changed_.notify_all();
+}
+
+bool Preloader::give(const KernelKey& key, Claims& to) {
+  if (!claims_.holds(key)) return false;
+  to.take_over(key, claims_);
+  return true;
+}
+
+std::optional<Preloaded> Preloader::take(const KernelKey& key) {
+  std::unique_lock lock(mutex_);
+  const auto place = work_.find(key);
+  if (place == work_.end()) return std::nullopt;
+  Work& work = place->second;
+  changed_.wait(lock, [&] { return work.is_done || is_stopped_; });
+  if (!work.is_done) return std::nullopt;
+  std::optional<Preloaded> result = std::move(work.result);
+  work_.erase(place);
+  return result;
+}
+
+Preloader::Entry* Preloader::next_of(std::deque<Entry*>& queue,
+                                     std::unique_lock<std::mutex>& lock) {
+  changed_.wait(lock, [&] { return is_stopped_ || !queue.empty(); });
+  if (is_stopped_) return nullptr;
+  Entry* const entry = queue.front();
+  queue.pop_front();
+  return entry;
+}
+
+void Preloader::read_all() {
+  std::unique_lock lock(mutex_);
+  while (Entry* const entry = next_of(to_read_, lock)) {
+    changed_.wait(lock, [&] { return is_stopped_ || to_load_.size() < kMostUnloaded; });
+    if (is_stopped_) return;
+    lock.unlock();
+    bool is_listed = false;
+    std::optional<jit::Binary> binary;
+    try {
+      is_listed = store_.has_binary(entry->first.binary);
+      if (is_listed) binary = store_.find_binary(entry->first.binary);
+    } catch (...) {
+      // As if it were not there.
+    }
+    lock.lock();
+    entry->second.result = {.is_listed = is_listed, .binary = std::move(binary)};
+    to_load_.push_back(entry);
+    changed_.notify_all();
+  }
+}
+
+void Preloader::load_all() {
+  std::unique_lock lock(mutex_);
+  while (Entry* const entry = next_of(to_load_, lock)) {
+    const KernelKey& key = entry->first;
+    Preloaded& result = entry->second.result;
+    if (result.binary) {
+      lock.unlock();
+      try {
+        result.kernel = device_.load(*result.binary, key.threads, key.dynamic_smem_bytes);
+      } catch (...) {
+        result.failure = std::current_exception();
+      }
+      lock.lock();
+    }
+    entry->second.is_done = true;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace kiln::runtime

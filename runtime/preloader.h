@@ -1,0 +1,72 @@
+// Kernels that a prepare will need, read from the store and loaded by threads of their own while
+// the prepare still chooses among decisions: one reads and unpacks, one loads, so that a warm
+// start takes little longer than the driver alone.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "cache/store.h"
+#include "jit/compiler.h"
+#include "runtime/device.h"
+#include "runtime/kernel_cache.h"
+
+namespace kiln::runtime {
+
+struct Preloaded {
+  bool is_listed = false;             // in the store, damaged or not
+  std::optional<jit::Binary> binary;  // nothing when the store cannot give it
+  LoadedKernel kernel;                // of the binary, unless
+  std::exception_ptr failure;         // the device refused it
+};
+
+class Preloader {
+ public:
+  Preloader(Device& device, cache::Store& store, KernelCache& kernels);
+  // Ends after what is at hand; what was loaded and not taken goes to the kernels, for the next
+  // prepare.
+  ~Preloader();
+  Preloader(const Preloader&) = delete;
+  Preloader& operator=(const Preloader&) = delete;
+
+  // These three for one thread. Claims it; nothing happens for one that is ready, or claimed.
+  void want(const KernelKey& key, KernelSubject subject);
+  // Gives the claim away; false when there is none.
+  bool give(const KernelKey& key, Claims& to);
+  // Waits for it. Nothing when it was not wanted, or its turn did not come.
+  std::optional<Preloaded> take(const KernelKey& key);
+
+ private:
+  struct Work {
+    KernelSubject subject;
+    bool is_done = false;
+    Preloaded result;
+  };
+  using Entry = std::map<KernelKey, Work>::value_type;
+
+  void read_all();
+  void load_all();
+  // Waits for the next of a queue; nullptr at the end.
+  Entry* next_of(std::deque<Entry*>& queue, std::unique_lock<std::mutex>& lock);
+  void stop() noexcept;
+
+  Device& device_;
+  cache::Store& store_;
+  KernelCache& kernels_;
+  Claims claims_{kernels_};  // not given away
+  std::mutex mutex_;         // of what follows
+  std::condition_variable changed_;
+  std::map<KernelKey, Work> work_;
+  std::deque<Entry*> to_read_;
+  std::deque<Entry*> to_load_;
+  bool is_stopped_ = false;
+  std::thread reader_;
+  std::thread loader_;
+};
+
+}  // namespace kiln::runtime
