@@ -393,6 +393,55 @@ KILN_API kiln_status kiln_pack_weights_workspace(kiln_plan *plan,
                                                  const kiln_pack_weights_args *args,
                                                  uint64_t *bytes);
 
+/* ---- rms_norm ---- */
+
+/* Divides rows of bf16 by their root mean square and multiplies them by a weight.
+ *
+ * For each row, in fp32 and every operation rounded once:
+ *   r = 1 / sqrt(sum(x^2) * (1 / columns) + 1e-20)
+ *   y = bf16((x * r) * weight)
+ * The order of the sum is fixed, so that the bits of a row depend neither on the other rows nor on
+ * their number nor on the kernel: the squares of elements 8j .. 8j + 7 are added as two chains of
+ * fused multiply-adds, of the even and of the odd ones, and these to s[j]; then s[j] += s[j + h]
+ * for h = the largest power of two below columns / 8, down to 1. The product with 1 / columns,
+ * which is rounded to fp32, and the sum with 1e-20 are one fused multiply-add.
+ * A row of zeros gives zeros. Where the sum leaves fp32, r is 0.
+ *
+ * Formula: ops.md B3. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "columns": elements of a row; a multiple of 8 (8 to 16384)
+ */
+typedef struct kiln_rms_norm_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, columns]: what is normalised; 16-byte aligned */
+  const uint16_t *x;
+  /* elements of x from one row to the next; a multiple of 8 */
+  int64_t x_stride;
+  /* in, bf16 [columns]: a factor for each column; 16-byte aligned */
+  const uint16_t *weight;
+  /* out, bf16 [num_rows, columns]: the normalised rows; 16-byte aligned */
+  uint16_t *y;
+  /* elements of y from one row to the next; a multiple of 8 */
+  int64_t y_stride;
+  /* rows; 0 to 2147483647 */
+  int64_t num_rows;
+} kiln_rms_norm_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_rms_norm(kiln_plan *plan, const kiln_rms_norm_args *args, void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_rms_norm_workspace(kiln_plan *plan, const kiln_rms_norm_args *args,
+                                             uint64_t *bytes);
+
 /* ---- sparse_mla_decode ---- */
 
 /* Attention of each row over the keys that its two lists of slots name in paged caches; a key is
