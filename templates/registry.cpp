@@ -14,14 +14,15 @@ extern const Op linear_fp8;
 extern const Op pack_weights;
 extern const Op rms_norm;
 extern const Op rope;
+extern const Op rope_table;
 extern const Op sparse_mla_decode;
 
 namespace {
 
 std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
-      &act_quant, &combine_topk_swa,  &gather_dequant_kv, &linear_fp8, &pack_weights, &rms_norm,
-      &rope,      &sparse_mla_decode,
+      &act_quant, &combine_topk_swa, &gather_dequant_kv, &linear_fp8, &pack_weights, &rms_norm,
+      &rope,      &rope_table,       &sparse_mla_decode,
   };
   return ops;
 }
