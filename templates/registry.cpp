@@ -12,6 +12,9 @@ extern const Op combine_topk_swa;
 extern const Op gather_dequant_kv;
 extern const Op linear_fp8;
 extern const Op pack_weights;
+extern const Op rms_norm;
+extern const Op rope;
+extern const Op rope_table;
 extern const Op sparse_mla_decode;
 extern const Op window_kv_insert;
 
@@ -19,8 +22,16 @@ namespace {
 
 std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
-      &act_quant,    &combine_topk_swa,  &gather_dequant_kv, &linear_fp8,
-      &pack_weights, &sparse_mla_decode, &window_kv_insert,
+      &act_quant,
+      &combine_topk_swa,
+      &gather_dequant_kv,
+      &linear_fp8,
+      &pack_weights,
+      &rms_norm,
+      &rope,
+      &rope_table,
+      &sparse_mla_decode,
+      &window_kv_insert,
   };
   return ops;
 }
