@@ -7,6 +7,7 @@ namespace kiln::templates {
 
 extern const Kit act_quant_kit;
 extern const Kit combine_topk_swa_kit;
+extern const Kit compressed_kv_insert_kit;
 extern const Kit gather_dequant_kv_kit;
 extern const Kit linear_fp8_kit;
 extern const Kit pack_weights_kit;
@@ -22,6 +23,7 @@ std::vector<const Kit*>& registry() {
   static std::vector<const Kit*> kits{
       &act_quant_kit,
       &combine_topk_swa_kit,
+      &compressed_kv_insert_kit,
       &gather_dequant_kv_kit,
       &linear_fp8_kit,
       &pack_weights_kit,

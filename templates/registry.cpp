@@ -9,6 +9,7 @@ namespace kiln::templates {
 
 extern const Op act_quant;
 extern const Op combine_topk_swa;
+extern const Op compressed_kv_insert;
 extern const Op gather_dequant_kv;
 extern const Op linear_fp8;
 extern const Op pack_weights;
@@ -24,6 +25,7 @@ std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
       &act_quant,
       &combine_topk_swa,
+      &compressed_kv_insert,
       &gather_dequant_kv,
       &linear_fp8,
       &pack_weights,
