@@ -118,14 +118,6 @@ float rope_angle(bool has_yarn, int64_t position, int64_t i) {
   return static_cast<float>(i < 32 ? std::cos(angle) : std::sin(angle));
 }
 
-uint16_t float_to_bf16(double value) {
-  const auto narrow = static_cast<float>(value);
-  uint32_t bits = 0;
-  std::memcpy(&bits, &narrow, sizeof(bits));
-  if (std::isnan(value)) return 0x7fff;
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 // Products of fp32 numbers that come from bf16 are exact in float64, so each step rounds once.
 uint16_t rotated_bits(const RowBits& row, int64_t width, int64_t e,
                       const std::function<float(int64_t)>& angle) {

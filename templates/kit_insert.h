@@ -44,7 +44,6 @@ float rope_angle(bool has_yarn, int64_t position, int64_t i);
 // Element e of a row after RoPE, whose last 64 elements rotate; a NaN is 0x7fff.
 uint16_t rotated_bits(const RowBits& row, int64_t width, int64_t e,
                       const std::function<float(int64_t i)>& angle);
-uint16_t float_to_bf16(double value);  // of an fp32 number; a NaN is 0x7fff
 
 int64_t entry_bytes(CacheLayout layout);
 // The byte of a page: of which entry, and what stands there for the row (bf16 after RoPE).
