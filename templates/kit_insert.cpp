@@ -295,10 +295,13 @@ std::vector<Case> insert_verify_cases(const InsertOp& insert, const Sizes& fixed
                             {{"spread", 1}, {"page_spacing", 3}}, 9));
   Case strided = make_case("padded strides", fixed, {.rows = 13, .page_size = 5},
                            {{"bad_slots", 5}, {"values", values(QuantiserInput::any_bits)}}, 10);
+  // Pages at an odd multiple of the least that the op asks for.
+  const int64_t least = insert.op->find_arg("cache")->stride_multiple;
   const int64_t page_bytes = 5 * entry_bytes(insert.layout(fixed));
   strided.strides = {{std::string(insert.source) + "_stride", insert.width + 24},
                      {"rope_table_stride", kRopeDims + 12},
-                     {"cache_stride", (page_bytes + 7) / 8 * 8 + 40}};
+                     {"cache_stride", (page_bytes + 15) / 16 * 16 + 32 + least}};
+  strided.knobs.set("page_spacing", 1);
   cases.push_back(strided);
   cases.push_back(make_case("near the measured size", fixed,
                             {.rows = std::min<int64_t>(bucket["T"], 4096),
