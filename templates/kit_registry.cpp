@@ -10,6 +10,7 @@ extern const Kit combine_topk_swa_kit;
 extern const Kit gather_dequant_kv_kit;
 extern const Kit linear_fp8_kit;
 extern const Kit pack_weights_kit;
+extern const Kit qkv_norm_kit;
 extern const Kit rms_norm_kit;
 extern const Kit rope_kit;
 extern const Kit rope_table_kit;
@@ -19,9 +20,9 @@ namespace {
 
 std::vector<const Kit*>& registry() {
   static std::vector<const Kit*> kits{
-      &act_quant_kit,  &combine_topk_swa_kit, &gather_dequant_kv_kit,
-      &linear_fp8_kit, &pack_weights_kit,     &rms_norm_kit,
-      &rope_kit,       &rope_table_kit,       &sparse_mla_decode_kit,
+      &act_quant_kit,    &combine_topk_swa_kit,  &gather_dequant_kv_kit, &linear_fp8_kit,
+      &pack_weights_kit, &qkv_norm_kit,          &rms_norm_kit,          &rope_kit,
+      &rope_table_kit,   &sparse_mla_decode_kit,
   };
   return kits;
 }

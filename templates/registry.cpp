@@ -12,6 +12,7 @@ extern const Op combine_topk_swa;
 extern const Op gather_dequant_kv;
 extern const Op linear_fp8;
 extern const Op pack_weights;
+extern const Op qkv_norm;
 extern const Op rms_norm;
 extern const Op rope;
 extern const Op rope_table;
@@ -21,8 +22,9 @@ namespace {
 
 std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
-      &act_quant, &combine_topk_swa, &gather_dequant_kv, &linear_fp8, &pack_weights, &rms_norm,
-      &rope,      &rope_table,       &sparse_mla_decode,
+      &act_quant,    &combine_topk_swa,  &gather_dequant_kv, &linear_fp8,
+      &pack_weights, &qkv_norm,          &rms_norm,          &rope,
+      &rope_table,   &sparse_mla_decode,
   };
   return ops;
 }
