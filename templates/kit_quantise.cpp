@@ -5,7 +5,6 @@
 #include <cstring>
 #include <vector>
 
-#include "jit/base/error.h"
 #include "templates/kit.h"
 
 namespace kiln::templates {

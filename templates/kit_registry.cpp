@@ -15,6 +15,7 @@ extern const Kit rms_norm_kit;
 extern const Kit rope_kit;
 extern const Kit rope_table_kit;
 extern const Kit sparse_mla_decode_kit;
+extern const Kit window_kv_insert_kit;
 
 namespace {
 
@@ -22,7 +23,7 @@ std::vector<const Kit*>& registry() {
   static std::vector<const Kit*> kits{
       &act_quant_kit,    &combine_topk_swa_kit,  &gather_dequant_kv_kit, &linear_fp8_kit,
       &pack_weights_kit, &qkv_norm_kit,          &rms_norm_kit,          &rope_kit,
-      &rope_table_kit,   &sparse_mla_decode_kit,
+      &rope_table_kit,   &sparse_mla_decode_kit, &window_kv_insert_kit,
   };
   return kits;
 }

@@ -17,6 +17,7 @@ extern const Op rms_norm;
 extern const Op rope;
 extern const Op rope_table;
 extern const Op sparse_mla_decode;
+extern const Op window_kv_insert;
 
 namespace {
 
@@ -24,7 +25,7 @@ std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
       &act_quant,    &combine_topk_swa,  &gather_dequant_kv, &linear_fp8,
       &pack_weights, &qkv_norm,          &rms_norm,          &rope,
-      &rope_table,   &sparse_mla_decode,
+      &rope_table,   &sparse_mla_decode, &window_kv_insert,
   };
   return ops;
 }

@@ -99,3 +99,13 @@ kiln_status kiln_sparse_mla_decode_workspace(kiln_plan* plan,
                                              uint64_t* bytes) {
   return call_workspace(plan, 9, args, bytes);
 }
+
+static_assert(sizeof(kiln_window_kv_insert_args) == 104);
+kiln_status kiln_window_kv_insert(kiln_plan* plan, const kiln_window_kv_insert_args* args,
+                                  void* stream) {
+  return call_op(plan, 10, args, stream);
+}
+kiln_status kiln_window_kv_insert_workspace(kiln_plan* plan, const kiln_window_kv_insert_args* args,
+                                            uint64_t* bytes) {
+  return call_workspace(plan, 10, args, bytes);
+}
