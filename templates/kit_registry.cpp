@@ -12,6 +12,7 @@ extern const Kit gather_dequant_kv_kit;
 extern const Kit index_key_insert_kit;
 extern const Kit linear_fp8_kit;
 extern const Kit pack_weights_kit;
+extern const Kit qkv_norm_kit;
 extern const Kit rms_norm_kit;
 extern const Kit rope_kit;
 extern const Kit rope_table_kit;
@@ -22,10 +23,19 @@ namespace {
 
 std::vector<const Kit*>& registry() {
   static std::vector<const Kit*> kits{
-      &act_quant_kit,         &combine_topk_swa_kit,  &compressed_kv_insert_kit,
-      &gather_dequant_kv_kit, &index_key_insert_kit,  &linear_fp8_kit,
-      &pack_weights_kit,      &rms_norm_kit,          &rope_kit,
-      &rope_table_kit,        &sparse_mla_decode_kit, &window_kv_insert_kit,
+      &act_quant_kit,
+      &combine_topk_swa_kit,
+      &compressed_kv_insert_kit,
+      &gather_dequant_kv_kit,
+      &index_key_insert_kit,
+      &linear_fp8_kit,
+      &pack_weights_kit,
+      &qkv_norm_kit,
+      &rms_norm_kit,
+      &rope_kit,
+      &rope_table_kit,
+      &sparse_mla_decode_kit,
+      &window_kv_insert_kit,
   };
   return kits;
 }

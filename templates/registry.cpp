@@ -14,6 +14,7 @@ extern const Op gather_dequant_kv;
 extern const Op index_key_insert;
 extern const Op linear_fp8;
 extern const Op pack_weights;
+extern const Op qkv_norm;
 extern const Op rms_norm;
 extern const Op rope;
 extern const Op rope_table;
@@ -24,10 +25,19 @@ namespace {
 
 std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
-      &act_quant,         &combine_topk_swa,  &compressed_kv_insert,
-      &gather_dequant_kv, &index_key_insert,  &linear_fp8,
-      &pack_weights,      &rms_norm,          &rope,
-      &rope_table,        &sparse_mla_decode, &window_kv_insert,
+      &act_quant,
+      &combine_topk_swa,
+      &compressed_kv_insert,
+      &gather_dequant_kv,
+      &index_key_insert,
+      &linear_fp8,
+      &pack_weights,
+      &qkv_norm,
+      &rms_norm,
+      &rope,
+      &rope_table,
+      &sparse_mla_decode,
+      &window_kv_insert,
   };
   return ops;
 }

@@ -549,6 +549,71 @@ KILN_API kiln_status kiln_pack_weights_workspace(kiln_plan *plan,
                                                  const kiln_pack_weights_args *args,
                                                  uint64_t *bytes);
 
+/* ---- qkv_norm ---- */
+
+/* The norms of the q and the kv part of projected rows, and the q part's FP8 codes and scales.
+ *
+ * For each row, with rms_norm and act_quant as these ops define them, to the bit:
+ *   qr = rms_norm(qkv[t, 0 .. q_columns - 1], q_weight)
+ *   kv = rms_norm(qkv[t, q_columns .. q_columns + kv_columns - 1], kv_weight)
+ *   qr_codes, qr_scales = act_quant(qr), format q8a
+ * qr_format says what of qr is written: "codes_q8a" is what linears with x_format "codes_q8a" take,
+ * so that neither they nor a pass in between quantise it.
+ *
+ * Formula: ops.md B7, B3, B4. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "q_columns": elements of the q part; a multiple of 32 (32 to 8192)
+ *   "kv_columns": elements of the kv part; a multiple of 8 (8 to 4096)
+ *   "qr_format": what is written of the q part ("bf16", "codes_q8a", "bf16_and_codes_q8a")
+ */
+typedef struct kiln_qkv_norm_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, qkv_columns]: the projected rows; 16-byte aligned */
+  const uint16_t *qkv;
+  /* elements of qkv from one row to the next; a multiple of 8 */
+  int64_t qkv_stride;
+  /* in, bf16 [q_columns]: a factor for each column of the q part; 16-byte aligned */
+  const uint16_t *q_weight;
+  /* in, bf16 [kv_columns]: a factor for each column of the kv part; 16-byte aligned */
+  const uint16_t *kv_weight;
+  /* out, bf16 [num_rows, q_columns]: the norm of the q part; only with qr_format bf16 or
+   * bf16_and_codes_q8a, else NULL; 16-byte aligned */
+  uint16_t *qr;
+  /* elements of qr from one row to the next; a multiple of 8 */
+  int64_t qr_stride;
+  /* out, u8 [num_rows, q_columns]: its E4M3 codes; only with qr_format codes_q8a or
+   * bf16_and_codes_q8a, else NULL; 8-byte aligned */
+  uint8_t *qr_codes;
+  /* elements of qr_codes from one row to the next; a multiple of 8 */
+  int64_t qr_codes_stride;
+  /* out, u8 [num_rows, q_groups]: their UE8M0 scales, one for 32 columns; only with qr_format
+   * codes_q8a or bf16_and_codes_q8a, else NULL */
+  uint8_t *qr_scales;
+  /* elements of qr_scales from one row to the next */
+  int64_t qr_scales_stride;
+  /* out, bf16 [num_rows, kv_columns]: the norm of the kv part; 16-byte aligned */
+  uint16_t *kv;
+  /* elements of kv from one row to the next; a multiple of 8 */
+  int64_t kv_stride;
+  /* rows; 0 to 2147483647 */
+  int64_t num_rows;
+} kiln_qkv_norm_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_qkv_norm(kiln_plan *plan, const kiln_qkv_norm_args *args, void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_qkv_norm_workspace(kiln_plan *plan, const kiln_qkv_norm_args *args,
+                                             uint64_t *bytes);
+
 /* ---- rms_norm ---- */
 
 /* Divides rows of bf16 by their root mean square and multiplies them by a weight.

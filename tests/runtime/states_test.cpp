@@ -214,10 +214,13 @@ const Row kRows[] = {
      },
      {kNoPlan, kOk, kOk, kOk, kOk, kPlanClosed, kPlanForked}},
     OTHER_OP(act_quant),
+    OTHER_OP(compressed_kv_insert),
     OTHER_OP(gather_dequant_kv),
+    OTHER_OP(index_key_insert),
     OTHER_OP(linear_fp8),
     OTHER_OP(pack_weights),
     OTHER_OP(sparse_mla_decode),
+    OTHER_OP(window_kv_insert),
     // Last, because it ends the subject's life.
     {"kiln_close",
      [](const Subject& on) { return kiln_close(on.session); },
