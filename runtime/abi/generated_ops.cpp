@@ -121,7 +121,7 @@ kiln_status kiln_sparse_mla_decode_workspace(kiln_plan* plan,
   return call_workspace(plan, 11, args, bytes);
 }
 
-static_assert(sizeof(kiln_window_kv_insert_args) == 104);
+static_assert(sizeof(kiln_window_kv_insert_args) == 112);
 kiln_status kiln_window_kv_insert(kiln_plan* plan, const kiln_window_kv_insert_args* args,
                                   void* stream) {
   return call_op(plan, 12, args, stream);

@@ -919,7 +919,9 @@ KILN_API kiln_status kiln_sparse_mla_decode_workspace(kiln_plan *plan,
 /* Rotates, quantises and writes the window kv of a step into its paged cache.
  *
  * For row t, s = slots[t], p = positions[t]:
- *   x' = kv[t] with its last 64 elements rotated: in pairs i = 0..31
+ *   x  = kv[t], or with norm "rms" bf16((kv[t] * r) * weight),
+ *        r = 1 / sqrt(sum(kv[t]^2) / 512 + 1e-20)
+ *   x' = x with its last 64 elements rotated: in pairs i = 0..31
  *     a' = a * cos - b * sin, b' = a * sin + b * cos
  *     cos = rope_table[p, i], sin = rope_table[p, 32 + i]
  *     in fp32, products rounded, then one addition, then bf16 (nearest even)
@@ -928,24 +930,29 @@ KILN_API kiln_status kiln_sparse_mla_decode_workspace(kiln_plan *plan,
  *   f1: q8a: 512 E4M3 codes, 16 UE8M0 scales (one per 32 elements)        528 bytes
  *   f3: q8d: 448 E4M3 codes, then 64 bf16; 7 UE8M0 scales (one per 64) and a 0   584 bytes
  *   f4: 512 bf16: what codes and scales of f1 stand for                  1024 bytes
- * q8a and q8d are those of act_quant, to the bit: a group that holds a NaN or an infinity becomes
- * scale 255 and codes 0x7f (f4: 0x7fc0); a NaN that rotation makes in the bf16 of f3 is 0x7fff.
+ * The norm is that of rms_norm, to the bit, and so is the order of its sum; every config adds in
+ * the same order. q8a and q8d are those of act_quant, to the bit: a group that holds a NaN or an
+ * infinity becomes scale 255 and codes 0x7f (f4: 0x7fc0); a NaN that rotation makes in the bf16 of
+ * f3 is 0x7fff.
  * A row whose slot is negative or beyond the cache is not written. Entries are written whole; every
  * other byte of the cache is left as it is. No two rows have the same slot.
  *
- * Formula: ops.md B4, B5, B7, B8, (f)4, (f)5. Version 1. Result: bit-exact.
+ * Formula: ops.md B3, B4, B5, B7, B8, (f)4, (f)5. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
  *   "format": layout of the cache ("f1", "f3", "f4")
+ *   "norm": of the rows, before they are rotated ("none", "rms")
  * A legal call holds:
  *   - num_pages * page_size is at most 2147483647, so that a slot fits the int32 of its readers
  */
 typedef struct kiln_window_kv_insert_args {
   /* sizeof of this struct */
   uint64_t struct_bytes;
-  /* in, bf16 [num_rows, 512]: kv after its norm; 16-byte aligned */
+  /* in, bf16 [num_rows, 512]: kv after its norm, or before it; 16-byte aligned */
   const uint16_t *kv;
   /* elements of kv from one row to the next; a multiple of 8 */
   int64_t kv_stride;
+  /* in, bf16 [512]: of the norm; only with norm rms, else NULL; 16-byte aligned */
+  const uint16_t *weight;
   /* in, i32 [num_rows]: row of rope_table for each row; one outside of it is not rotated */
   const int32_t *positions;
   /* in, i64 [num_rows]: where each row goes in the cache */

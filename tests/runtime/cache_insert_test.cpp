@@ -165,7 +165,8 @@ class RoundTrip : public CacheInsert {
     args.num_positions = kPositions;
     args.page_size = c.page_size;
     args.num_pages = c.num_pages;
-    const std::string shape = std::string(R"({"format": ")") + format_name(layout) + "\"}";
+    const std::string shape =
+        std::string(R"({"format": ")") + format_name(layout) + R"(", "norm": "none"})";
     EXPECT_OK(kiln_window_kv_insert(plan("window_kv_insert", shape), &args, nullptr));
     return c;
   }
@@ -484,7 +485,7 @@ TEST_F(FusedAndUnfused, WindowKvInsertIsRopeThenActQuant) {
     auto args = insert_args<kiln_window_kv_insert_args>(cache, bytes, at);
     args.kv = x;
     args.kv_stride = 512;
-    const std::string shape = std::string(R"({"format": ")") + format + "\"}";
+    const std::string shape = std::string(R"({"format": ")") + format + R"(", "norm": "none"})";
     EXPECT_OK(kiln_window_kv_insert(plan("window_kv_insert", shape), &args, nullptr));
     return read(cache, static_cast<size_t>(bytes));
   };
@@ -492,6 +493,37 @@ TEST_F(FusedAndUnfused, WindowKvInsertIsRopeThenActQuant) {
   EXPECT_EQ(inserted("f1", 528), joined(q.codes, q.scales));
   EXPECT_EQ(inserted("f3", 584), f3_page(rotated));
   EXPECT_EQ(inserted("f4", 1024), bytes_of(quantise(rotated, 512, "q8a", 512, 0, 0, true).y));
+}
+
+TEST_F(FusedAndUnfused, WindowKvInsertWithItsNormIsRmsNormBefore) {
+  const std::vector<int32_t> at = positions(3);
+  const uint16_t* kv = on_device(any_rows(512));
+  const uint16_t* weight = on_device(random_rows(9, 1, 512));
+  kiln_rms_norm_args norm{};
+  norm.struct_bytes = sizeof norm;
+  norm.x = kv;
+  norm.weight = weight;
+  norm.y = on_device(std::vector<uint16_t>(kRows * 512));
+  norm.x_stride = norm.y_stride = 512;
+  norm.num_rows = kRows;
+  EXPECT_OK(kiln_rms_norm(plan("rms_norm", R"({"columns": 512})"), &norm, nullptr));
+  for (const char* format : {"f1", "f3", "f4"}) {
+    std::vector<uint8_t> pages[2];
+    for (const bool is_fused : {false, true}) {
+      const int64_t bytes = kRows * 1024;
+      uint8_t* cache = page(bytes);
+      auto args = insert_args<kiln_window_kv_insert_args>(cache, bytes, at);
+      args.kv = is_fused ? kv : norm.y;
+      args.kv_stride = 512;
+      args.weight = is_fused ? weight : nullptr;
+      const std::string shape = std::string(R"({"format": ")") + format + R"(", "norm": ")" +
+                                (is_fused ? "rms" : "none") + "\"}";
+      EXPECT_OK(kiln_window_kv_insert(plan("window_kv_insert", shape), &args, nullptr));
+      pages[is_fused ? 1 : 0] = read(cache, static_cast<size_t>(bytes));
+    }
+    EXPECT_EQ(pages[0], pages[1]) << format;
+    EXPECT_NE(pages[0][0], kPoison);
+  }
 }
 
 TEST_F(FusedAndUnfused, CompressedKvInsertIsRopeAtTheGroupThenActQuant) {
@@ -575,8 +607,8 @@ class FarInserts : public CacheInsert {
     args.num_positions = 3;
     args.page_size = 1;
     args.num_pages = num_pages;
-    EXPECT_OK(
-        kiln_window_kv_insert(plan("window_kv_insert", R"({"format": "f1"})"), &args, nullptr));
+    EXPECT_OK(kiln_window_kv_insert(plan("window_kv_insert", R"({"format": "f1", "norm": "none"})"),
+                                    &args, nullptr));
     const std::vector<uint8_t> bytes = read(cache + (num_pages - 1) * cache_stride, 528);
     const RowBits rotated = [&](int64_t e) {
       return templates::rotated_bits([&](int64_t i) { return row[static_cast<size_t>(i)]; }, 512, e,

@@ -219,6 +219,10 @@ const Row kRows[] = {
     OTHER_OP(index_key_insert),
     OTHER_OP(linear_fp8),
     OTHER_OP(pack_weights),
+    OTHER_OP(qkv_norm),
+    OTHER_OP(rms_norm),
+    OTHER_OP(rope),
+    OTHER_OP(rope_table),
     OTHER_OP(sparse_mla_decode),
     OTHER_OP(window_kv_insert),
     // Last, because it ends the subject's life.

@@ -55,7 +55,7 @@ void reject(const char* op, const Sizes& shape, const std::vector<Mutant>& mutan
 
 TEST(WindowInsertOnSimulator, PlantedMistakesAreRejected) {
   reject(
-      "window_kv_insert", {{"format", 1}},
+      "window_kv_insert", {{"format", 1}, {"norm", 0}},
       {{"the first position is 1", "kv_insert.cuh", "kv.table + position * kv.table_stride",
         "kv.table + (position + 1) % kv.num_positions * kv.table_stride"},
        {"angles of the neighbour", "kv_insert.cuh", "(column - first_rope_column) / 8)",
@@ -83,7 +83,7 @@ TEST(WindowInsertOnSimulator, PlantedMistakesAreRejected) {
 }
 
 TEST(WindowInsertOnSimulator, PlantedMistakesInTheOtherFormatsAreRejected) {
-  reject("window_kv_insert", {{"format", 3}},
+  reject("window_kv_insert", {{"format", 3}, {"norm", 0}},
          {{"a scale for the bf16", "kv_insert.cuh", "is_tail ? 0 : static_cast<u8>(q.scale)",
            "static_cast<u8>(q.scale)"},
           {"the bf16 lie behind 512 codes", "kv_insert.cuh",
@@ -91,9 +91,23 @@ TEST(WindowInsertOnSimulator, PlantedMistakesInTheOtherFormatsAreRejected) {
           {"16 bytes at an odd page", "kv_insert.cuh",
            "static_cast<u64>(kv.page_stride)) & 15) == 0", "u64{0}) & 15) == 0"},
           {"groups of 32", "kernel.cu", "format == F3 ? q8d : q8a", "q8a"}});
-  reject("window_kv_insert", {{"format", 4}},
+  reject("window_kv_insert", {{"format", 4}, {"norm", 0}},
          {{"rows that are not quantised", "kv_insert.cuh", "store_bf16x8(row + 2 * column, q.fake",
            "store_bf16x8(row + 2 * column, piece.x.pairs"}});
+}
+
+TEST(WindowInsertOnSimulator, PlantedMistakesInTheNormAreRejected) {
+  reject("window_kv_insert", {{"format", 3}, {"norm", 1}},
+         {{"half a row", "kv_insert.cuh", "of_threads[i][threadIdx.x ^ warp_lanes]", "sums[i]"},
+          {"no barrier", "kv_insert.cuh", "  __syncthreads();\n", ""},
+          {"rows share their sums", "kv_insert.cuh",
+           "__fadd_rn(sums[i], of_threads[i][threadIdx.x ^ warp_lanes])",
+           "__fadd_rn(sums[i], of_threads[0][threadIdx.x ^ warp_lanes])"},
+          {"a factor for 256 columns", "kv_insert.cuh", "norm_factor<8 * lanes_per_kv_row>",
+           "norm_factor<4 * lanes_per_kv_row>"},
+          {"the same weights everywhere", "kv_insert.cuh", "kv.weight + column", "kv.weight"},
+          {"no norm", "kernel.cu", "format, quantiser, has_norm",
+           "format, quantiser, false"}});
 }
 
 TEST(CompressedInsertOnSimulator, PlantedMistakesAreRejected) {

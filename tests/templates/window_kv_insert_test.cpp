@@ -13,7 +13,7 @@ using Ints = std::vector<int>;
 
 // Groups of 32: vector v of the list is group v % 16 of row v / 16.
 TEST(WindowKvInsert, F1HoldsTheScalesOfQ8aInE) {
-  const InsertedBytes f1("window_kv_insert", {{"format", kF1}}, "vectors and edges");
+  const InsertedBytes f1("window_kv_insert", {{"format", kF1}, {"norm", 0}}, "vectors and edges");
   const auto exponent = [&](int64_t vector) {
     return f1.scales(vector / 16, 512, 16, vector % 16, 1)[0] - 127;
   };
@@ -31,13 +31,13 @@ TEST(WindowKvInsert, F1HoldsTheScalesOfQ8aInE) {
 }
 
 TEST(WindowKvInsert, F4HoldsWhatF1StandsFor) {
-  const InsertedBytes f4("window_kv_insert", {{"format", kF4}}, "vectors and edges");
+  const InsertedBytes f4("window_kv_insert", {{"format", kF4}, {"norm", 0}}, "vectors and edges");
   // 450 = 225 * 2 is stored as 224 * 2 = 448; little-endian.
   EXPECT_EQ(f4.codes(0, 1024, 2 * 5 * 32, 2), (Ints{0xe0, 0x43}));
 }
 
 TEST(WindowKvInsert, F3EndsWithRotatedBf16AndAZeroScale) {
-  const InsertedBytes f3("window_kv_insert", {{"format", kF3}}, "3 rows");
+  const InsertedBytes f3("window_kv_insert", {{"format", kF3}, {"norm", 0}}, "3 rows");
   for (int64_t row = 0; row < 3; ++row) {
     const std::vector<uint16_t> kv = f3.input<uint16_t>("kv", row);
     const int32_t position = f3.input<int32_t>("positions", 0)[static_cast<size_t>(row)];
@@ -66,7 +66,7 @@ TEST(WindowKvInsert, F3EndsWithRotatedBf16AndAZeroScale) {
 }
 
 TEST(WindowKvInsert, TableAngleIsTheProductInFp32) {
-  const InsertedBytes f1("window_kv_insert", {{"format", kF1}}, "5 rows");
+  const InsertedBytes f1("window_kv_insert", {{"format", kF1}, {"norm", 0}}, "5 rows");
   const std::vector<float> angles = f1.input<float>("rope_table", 3);
   EXPECT_EQ(angles[0], static_cast<float>(std::cos(3.0)));  // f_0 = 1
   EXPECT_EQ(angles[32], static_cast<float>(std::sin(3.0)));
@@ -74,7 +74,7 @@ TEST(WindowKvInsert, TableAngleIsTheProductInFp32) {
 }
 
 TEST(WindowKvInsert, RowsWithoutASlotAndGapsAreLeftAlone) {
-  const InsertedBytes f1("window_kv_insert", {{"format", kF1}}, "rows without a slot");
+  const InsertedBytes f1("window_kv_insert", {{"format", kF1}, {"norm", 0}}, "rows without a slot");
   const int64_t pages = f1.call.sizes["num_pages"], slots = pages * f1.page_size();
   int64_t written = 0, wanted = 0;
   for (int64_t slot = 0; slot < slots; ++slot) {
