@@ -26,6 +26,10 @@ class Inserts : public OpOnSimulator {
     return verdict;
   }
 
+  tuner::RunVerdict verdict_of(const templates::Case& c) {
+    return prepared(c)->check(plan(shape_, op().default_config(shape_)));
+  }
+
  private:
   void TestBody() override {}
 
@@ -50,6 +54,20 @@ void reject(const char* op, const Sizes& shape, const std::vector<Mutant>& mutan
     }
     // A fault would be reported by the next candidate too.
     if (!is_wrong) inserts = std::make_unique<Inserts>(op, shape);
+  }
+}
+
+// The calls that a captured graph replays on a GPU.
+TEST(InsertsOnSimulator, ReplayedCallsAreRight) {
+  for (const char* name : {"window_kv_insert", "compressed_kv_insert", "index_key_insert"}) {
+    const templates::Op& op = templates::require_op(name);
+    const Sizes shape = op.model_shapes(2).back();
+    Inserts inserts(name, shape);
+    for (const templates::Case& c : templates::require_kit(op).replay_cases(shape)) {
+      const tuner::RunVerdict verdict = inserts.verdict_of(c);
+      EXPECT_EQ(verdict.outcome, tuner::Outcome::passed)
+          << name << " " << c.name << ": " << verdict.detail;
+    }
   }
 }
 
@@ -106,8 +124,7 @@ TEST(WindowInsertOnSimulator, PlantedMistakesInTheNormAreRejected) {
           {"a factor for 256 columns", "kv_insert.cuh", "norm_factor<8 * lanes_per_kv_row>",
            "norm_factor<4 * lanes_per_kv_row>"},
           {"the same weights everywhere", "kv_insert.cuh", "kv.weight + column", "kv.weight"},
-          {"no norm", "kernel.cu", "format, quantiser, has_norm",
-           "format, quantiser, false"}});
+          {"no norm", "kernel.cu", "format, quantiser, has_norm", "format, quantiser, false"}});
 }
 
 TEST(CompressedInsertOnSimulator, PlantedMistakesAreRejected) {
