@@ -9,17 +9,35 @@ namespace kiln::templates {
 
 extern const Op act_quant;
 extern const Op combine_topk_swa;
+extern const Op compressed_kv_insert;
 extern const Op gather_dequant_kv;
+extern const Op index_key_insert;
 extern const Op linear_fp8;
 extern const Op pack_weights;
+extern const Op qkv_norm;
+extern const Op rms_norm;
+extern const Op rope;
+extern const Op rope_table;
 extern const Op sparse_mla_decode;
+extern const Op window_kv_insert;
 
 namespace {
 
 std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
-      &act_quant,  &combine_topk_swa, &gather_dequant_kv,
-      &linear_fp8, &pack_weights,     &sparse_mla_decode,
+      &act_quant,
+      &combine_topk_swa,
+      &compressed_kv_insert,
+      &gather_dequant_kv,
+      &index_key_insert,
+      &linear_fp8,
+      &pack_weights,
+      &qkv_norm,
+      &rms_norm,
+      &rope,
+      &rope_table,
+      &sparse_mla_decode,
+      &window_kv_insert,
   };
   return ops;
 }

@@ -154,6 +154,83 @@ KILN_API kiln_status kiln_combine_topk_swa_workspace(kiln_plan *plan,
                                                      const kiln_combine_topk_swa_args *args,
                                                      uint64_t *bytes);
 
+/* ---- compressed_kv_insert ---- */
+
+/* Rotates, quantises and writes the latents of a compressor into its paged cache.
+ *
+ * For row t, s = slots[t], p = positions[t] - positions[t] % ratio, the first position of the
+ * group:
+ *   x' = latent[t] with its last 64 elements rotated: in pairs i = 0..31
+ *     a' = a * cos - b * sin, b' = a * sin + b * cos
+ *     cos = rope_table[p, i], sin = rope_table[p, 32 + i]
+ *     in fp32, products rounded, then one addition, then bf16 (nearest even)
+ *   entry s % page_size of page s / page_size = x', quantised
+ * Formats; a page holds first the codes of all entries, then their scales (ops.md B8):
+ *   f2: q4n: 512 E2M1 codes (even element in bits 0..3), 32 E4M3 scales (one per 16)   288 bytes
+ *   f3: q8d: 448 E4M3 codes, then 64 bf16; 7 UE8M0 scales (one per 64) and a 0   584 bytes
+ *   f4: 512 bf16: what codes and scales of f2 stand for                  1024 bytes
+ * q4n and q8d are those of act_quant, to the bit: a group that holds a NaN or an infinity becomes
+ * scale 0x7f and codes 0 (f2), scale 255 and codes 0x7f (f3), or 0x7fc0 (f4); a NaN that rotation
+ * makes in the bf16 of f3 is 0x7fff.
+ * A row whose slot is negative (it completes no group) or beyond the cache is not written. Entries
+ * are written whole; every other byte of the cache is left as it is. No two rows have the same
+ * slot.
+ *
+ * Formula: ops.md B4, B5, B8, B9, (f)4, (f)5. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "format": layout of the cache ("f2", "f3", "f4")
+ *   "ratio": tokens of an entry (1 to 128)
+ * A legal call holds:
+ *   - num_pages * page_size is at most 2147483647, so that a slot fits the int32 of its readers
+ */
+typedef struct kiln_compressed_kv_insert_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, 512]: latents before RoPE; 16-byte aligned */
+  const uint16_t *latent;
+  /* elements of latent from one row to the next; a multiple of 8 */
+  int64_t latent_stride;
+  /* in, i32 [num_rows]: position of a token of each row's group; a row whose position is outside
+   * of rope_table is not rotated */
+  const int32_t *positions;
+  /* in, i64 [num_rows]: where each row goes in the cache */
+  const int64_t *slots;
+  /* in, f32 [num_positions, 64]: of each position 32 cosines, then 32 sines, of the layer's
+   * frequencies; 16-byte aligned */
+  const float *rope_table;
+  /* elements of rope_table from one position to the next; a multiple of 4 */
+  int64_t rope_table_stride;
+  /* out, u8 [num_pages, page_bytes]: pages of entries; 8-byte aligned */
+  uint8_t *cache;
+  /* elements of cache from one page of the cache to the next; a multiple of 8 */
+  int64_t cache_stride;
+  /* rows of the step, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* rows of rope_table; 0 to 2147483647 */
+  int64_t num_positions;
+  /* entries of a page; 1 to 65536 */
+  int64_t page_size;
+  /* pages of the cache; 0 to 2147483647 */
+  int64_t num_pages;
+} kiln_compressed_kv_insert_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_compressed_kv_insert(kiln_plan *plan,
+                                               const kiln_compressed_kv_insert_args *args,
+                                               void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_compressed_kv_insert_workspace(kiln_plan *plan,
+                                                         const kiln_compressed_kv_insert_args *args,
+                                                         uint64_t *bytes);
+
 /* ---- gather_dequant_kv ---- */
 
 /* Copies the last entries of each request from its paged KV cache into a dense bf16 workspace.
@@ -228,6 +305,85 @@ KILN_API kiln_status kiln_gather_dequant_kv(kiln_plan *plan,
 KILN_API kiln_status kiln_gather_dequant_kv_workspace(kiln_plan *plan,
                                                       const kiln_gather_dequant_kv_args *args,
                                                       uint64_t *bytes);
+
+/* ---- index_key_insert ---- */
+
+/* Normalises, rotates, quantises and writes the index keys of a step into their paged cache.
+ *
+ * For row t, s = slots[t], p = positions[t] - positions[t] % ratio, the first position of the
+ * group:
+ *   x  = bf16((k[t] * r) * weight), r = 1 / sqrt(sum(k[t]^2) / 128 + 1e-20)
+ *   x' = x with its last 64 elements rotated: in pairs i = 0..31
+ *     a' = a * cos - b * sin, b' = a * sin + b * cos
+ *     cos = rope_table[p, i], sin = rope_table[p, 32 + i]
+ *     in fp32, products rounded, then one addition, then bf16 (nearest even)
+ *   entry s % page_size of page s / page_size = x', quantised
+ * k is the product of latent and wk, rounded to bf16. The norm is that of rms_norm, to the bit, and
+ * so is the order of its sum; every config adds in the same order.
+ * Formats; a page holds first the codes of all entries, then their scales (ops.md B8):
+ *   f5: q4m: 128 E2M1 codes (even element in bits 0..3), 4 UE8M0 scales (one per 32)   68 bytes
+ *   f6: q8k: 128 E4M3 codes, one scale 2^n in fp32                                    132 bytes
+ * q4m is that of act_quant; q8k is its q8a with one group of 128. A group that holds a NaN or an
+ * infinity becomes scale 255 and codes 0 (f5), or scale 0x7fc00000 and codes 0x7f (f6).
+ * A row whose slot is negative (it completes no group) or beyond the cache is not written. Entries
+ * are written whole; every other byte of the cache is left as it is. No two rows have the same
+ * slot.
+ *
+ * Formula: ops.md B3, B4, B5, B8, B10, (f)4, (f)5. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "format": layout of the cache ("f5", "f6")
+ *   "ratio": tokens of an entry (1 to 128)
+ * A legal call holds:
+ *   - num_pages * page_size is at most 2147483647, so that a slot fits the int32 of its readers
+ */
+typedef struct kiln_index_key_insert_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, 128]: index keys before their norm; 16-byte aligned */
+  const uint16_t *k;
+  /* elements of k from one row to the next; a multiple of 8 */
+  int64_t k_stride;
+  /* in, bf16 [128]: of the norm; 16-byte aligned */
+  const uint16_t *weight;
+  /* in, i32 [num_rows]: position of a token of each row's group; a row whose position is outside
+   * of rope_table is not rotated */
+  const int32_t *positions;
+  /* in, i64 [num_rows]: where each row goes in the cache */
+  const int64_t *slots;
+  /* in, f32 [num_positions, 64]: of each position 32 cosines, then 32 sines, of the layer's
+   * frequencies; 16-byte aligned */
+  const float *rope_table;
+  /* elements of rope_table from one position to the next; a multiple of 4 */
+  int64_t rope_table_stride;
+  /* out, u8 [num_pages, page_bytes]: pages of entries; 4-byte aligned */
+  uint8_t *cache;
+  /* elements of cache from one page of the cache to the next; a multiple of 4 */
+  int64_t cache_stride;
+  /* rows of the step, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* rows of rope_table; 0 to 2147483647 */
+  int64_t num_positions;
+  /* entries of a page; 1 to 65536 */
+  int64_t page_size;
+  /* pages of the cache; 0 to 2147483647 */
+  int64_t num_pages;
+} kiln_index_key_insert_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_index_key_insert(kiln_plan *plan, const kiln_index_key_insert_args *args,
+                                           void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_index_key_insert_workspace(kiln_plan *plan,
+                                                     const kiln_index_key_insert_args *args,
+                                                     uint64_t *bytes);
 
 /* ---- linear_fp8 ---- */
 
@@ -393,6 +549,227 @@ KILN_API kiln_status kiln_pack_weights_workspace(kiln_plan *plan,
                                                  const kiln_pack_weights_args *args,
                                                  uint64_t *bytes);
 
+/* ---- qkv_norm ---- */
+
+/* The norms of the q and the kv part of projected rows, and the q part's FP8 codes and scales.
+ *
+ * For each row, with rms_norm and act_quant as these ops define them, to the bit:
+ *   qr = rms_norm(qkv[t, 0 .. q_columns - 1], q_weight)
+ *   kv = rms_norm(qkv[t, q_columns .. q_columns + kv_columns - 1], kv_weight)
+ *   qr_codes, qr_scales = act_quant(qr), format q8a
+ * qr_format says what of qr is written: "codes_q8a" is what linears with x_format "codes_q8a" take,
+ * so that neither they nor a pass in between quantise it.
+ *
+ * Formula: ops.md B7, B3, B4. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "q_columns": elements of the q part; a multiple of 32 (32 to 8192)
+ *   "kv_columns": elements of the kv part; a multiple of 8 (8 to 4096)
+ *   "qr_format": what is written of the q part ("bf16", "codes_q8a", "bf16_and_codes_q8a")
+ */
+typedef struct kiln_qkv_norm_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, qkv_columns]: the projected rows; 16-byte aligned */
+  const uint16_t *qkv;
+  /* elements of qkv from one row to the next; a multiple of 8 */
+  int64_t qkv_stride;
+  /* in, bf16 [q_columns]: a factor for each column of the q part; 16-byte aligned */
+  const uint16_t *q_weight;
+  /* in, bf16 [kv_columns]: a factor for each column of the kv part; 16-byte aligned */
+  const uint16_t *kv_weight;
+  /* out, bf16 [num_rows, q_columns]: the norm of the q part; only with qr_format bf16 or
+   * bf16_and_codes_q8a, else NULL; 16-byte aligned */
+  uint16_t *qr;
+  /* elements of qr from one row to the next; a multiple of 8 */
+  int64_t qr_stride;
+  /* out, u8 [num_rows, q_columns]: its E4M3 codes; only with qr_format codes_q8a or
+   * bf16_and_codes_q8a, else NULL; 8-byte aligned */
+  uint8_t *qr_codes;
+  /* elements of qr_codes from one row to the next; a multiple of 8 */
+  int64_t qr_codes_stride;
+  /* out, u8 [num_rows, q_groups]: their UE8M0 scales, one for 32 columns; only with qr_format
+   * codes_q8a or bf16_and_codes_q8a, else NULL */
+  uint8_t *qr_scales;
+  /* elements of qr_scales from one row to the next */
+  int64_t qr_scales_stride;
+  /* out, bf16 [num_rows, kv_columns]: the norm of the kv part; 16-byte aligned */
+  uint16_t *kv;
+  /* elements of kv from one row to the next; a multiple of 8 */
+  int64_t kv_stride;
+  /* rows; 0 to 2147483647 */
+  int64_t num_rows;
+} kiln_qkv_norm_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_qkv_norm(kiln_plan *plan, const kiln_qkv_norm_args *args, void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_qkv_norm_workspace(kiln_plan *plan, const kiln_qkv_norm_args *args,
+                                             uint64_t *bytes);
+
+/* ---- rms_norm ---- */
+
+/* Divides rows of bf16 by their root mean square and multiplies them by a weight.
+ *
+ * For each row, in fp32 and every operation rounded once:
+ *   r = 1 / sqrt(sum(x^2) * (1 / columns) + 1e-20)
+ *   y = bf16((x * r) * weight)
+ * The order of the sum is fixed, so that the bits of a row depend neither on the other rows nor on
+ * their number nor on the kernel: the squares of elements 8j .. 8j + 7 are added as two chains of
+ * fused multiply-adds, of the even and of the odd ones, and these to s[j]; then s[j] += s[j + h]
+ * for h = the largest power of two below columns / 8, down to 1. The product with 1 / columns,
+ * which is rounded to fp32, and the sum with 1e-20 are one fused multiply-add.
+ * A row of zeros gives zeros. Where the sum leaves fp32, r is 0.
+ *
+ * Formula: ops.md B3. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "columns": elements of a row; a multiple of 8 (8 to 16384)
+ */
+typedef struct kiln_rms_norm_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, columns]: what is normalised; 16-byte aligned */
+  const uint16_t *x;
+  /* elements of x from one row to the next; a multiple of 8 */
+  int64_t x_stride;
+  /* in, bf16 [columns]: a factor for each column; 16-byte aligned */
+  const uint16_t *weight;
+  /* out, bf16 [num_rows, columns]: the normalised rows; 16-byte aligned */
+  uint16_t *y;
+  /* elements of y from one row to the next; a multiple of 8 */
+  int64_t y_stride;
+  /* rows; 0 to 2147483647 */
+  int64_t num_rows;
+} kiln_rms_norm_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_rms_norm(kiln_plan *plan, const kiln_rms_norm_args *args, void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_rms_norm_workspace(kiln_plan *plan, const kiln_rms_norm_args *args,
+                                             uint64_t *bytes);
+
+/* ---- rope ---- */
+
+/* Rotates pairs of neighbouring elements of bf16, in place, by the angles of each row's position,
+ * or back.
+ *
+ * For elements a = x[t, h, 2i] and b = x[t, h, 2i + 1], cos = rope_table[positions[t], i] and sin =
+ * rope_table[positions[t], 32 + i]:
+ *   forward:  a' = a * cos - b * sin;  b' = a * sin + b * cos
+ *   inverse:  a' = a * cos + b * sin;  b' = b * cos - a * sin
+ * in fp32, each product rounded, then the sum, then once to bf16. inverse after sparse_mla_decode
+ * with inverse_rope "none" gives the bits of "gptj".
+ * x is the part of each head that is rotated, its last 64 elements: with heads of 512 elements the
+ * pointer stands at element 448 of the first one, and the strides are those of the heads. What lies
+ * between is neither read nor written.
+ * A row whose position is not in the table, as padded rows with -1, is left as it is. Which
+ * frequencies count, the table says: see rope_table.
+ *
+ * Formula: ops.md B5, B7, B16.1, (f)5. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "num_heads": heads of a row (1 to 1024)
+ *   "direction": of the rotation ("forward", "inverse")
+ */
+typedef struct kiln_rope_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in and out, bf16 [num_rows, num_heads, 64]: the last 64 elements of each head; 16-byte
+   * aligned */
+  uint16_t *x;
+  /* elements of x from one row to the next; a multiple of 8 */
+  int64_t x_stride0;
+  /* elements of x from one head to the next; a multiple of 8 */
+  int64_t x_stride1;
+  /* in, i32 [num_rows]: row of rope_table for each row of x */
+  const int32_t *positions;
+  /* in, f32 [num_positions, 64]: of each position 32 cosines, then 32 sines; 16-byte aligned */
+  const float *rope_table;
+  /* elements of rope_table from one position to the next; a multiple of 4 */
+  int64_t rope_table_stride;
+  /* rows, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* rows of rope_table; 0 to 2147483647 */
+  int64_t num_positions;
+} kiln_rope_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_rope(kiln_plan *plan, const kiln_rope_args *args, void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_rope_workspace(kiln_plan *plan, const kiln_rope_args *args,
+                                         uint64_t *bytes);
+
+/* ---- rope_table ---- */
+
+/* Writes cosines and sines of the angles of consecutive positions, for rope and sparse_mla_decode.
+ *
+ * For row j and pair i = 0 .. 31:
+ *   angle = fp32(first_position + j) * f_i          one product in fp32
+ *   rope_table[j, i] = fp32(cos(angle));  rope_table[j, 32 + i] = fp32(sin(angle))
+ * cos and sin in float64. f_i is the fp32 nearest to
+ *   base_10000:         10000^(-2i / 64)
+ *   base_160000_yarn:   (g / 16) * ramp + g * (1 - ramp),  g = 160000^(-2i / 64),
+ *                       ramp = clamp((i - 15) / 10, 0, 1)
+ * Of DeepSeek-V4.1-Flash the layers with a compressed list take the latter (compress_ratio 1 or 2),
+ * layers 0 and 1 and the draft layers the former. A position is that of a token, or of the first
+ * token of a compressed entry.
+ *
+ * Formula: ops.md B5, (f)5. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "frequencies": of the pairs ("base_10000", "base_160000_yarn")
+ * A legal call holds:
+ *   - first_position + num_positions is at most 16777216, so that a position is exact in fp32
+ */
+typedef struct kiln_rope_table_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* out, f32 [num_positions, 64]: of each position 32 cosines, then 32 sines */
+  float *rope_table;
+  /* elements of rope_table from one position to the next */
+  int64_t rope_table_stride;
+  /* rows of rope_table; 0 to 16777216 */
+  int64_t num_positions;
+  /* position of the first row; 0 to 16777216 */
+  int64_t first_position;
+} kiln_rope_table_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_rope_table(kiln_plan *plan, const kiln_rope_table_args *args,
+                                     void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_rope_table_workspace(kiln_plan *plan, const kiln_rope_table_args *args,
+                                               uint64_t *bytes);
+
 /* ---- sparse_mla_decode ---- */
 
 /* Attention of each row over the keys that its two lists of slots name in paged caches; a key is
@@ -536,6 +913,84 @@ KILN_API kiln_status kiln_sparse_mla_decode(kiln_plan *plan,
 KILN_API kiln_status kiln_sparse_mla_decode_workspace(kiln_plan *plan,
                                                       const kiln_sparse_mla_decode_args *args,
                                                       uint64_t *bytes);
+
+/* ---- window_kv_insert ---- */
+
+/* Rotates, quantises and writes the window kv of a step into its paged cache.
+ *
+ * For row t, s = slots[t], p = positions[t]:
+ *   x  = kv[t], or with norm "rms" bf16((kv[t] * r) * weight),
+ *        r = 1 / sqrt(sum(kv[t]^2) / 512 + 1e-20)
+ *   x' = x with its last 64 elements rotated: in pairs i = 0..31
+ *     a' = a * cos - b * sin, b' = a * sin + b * cos
+ *     cos = rope_table[p, i], sin = rope_table[p, 32 + i]
+ *     in fp32, products rounded, then one addition, then bf16 (nearest even)
+ *   entry s % page_size of page s / page_size = x', quantised
+ * Formats; a page holds first the codes of all entries, then their scales (ops.md B8):
+ *   f1: q8a: 512 E4M3 codes, 16 UE8M0 scales (one per 32 elements)        528 bytes
+ *   f3: q8d: 448 E4M3 codes, then 64 bf16; 7 UE8M0 scales (one per 64) and a 0   584 bytes
+ *   f4: 512 bf16: what codes and scales of f1 stand for                  1024 bytes
+ * The norm is that of rms_norm, to the bit, and so is the order of its sum; every config adds in
+ * the same order. q8a and q8d are those of act_quant, to the bit: a group that holds a NaN or an
+ * infinity becomes scale 255 and codes 0x7f (f4: 0x7fc0); a NaN that rotation makes in the bf16 of
+ * f3 is 0x7fff.
+ * A row whose slot is negative or beyond the cache is not written. Entries are written whole; every
+ * other byte of the cache is left as it is. No two rows have the same slot.
+ *
+ * Formula: ops.md B3, B4, B5, B7, B8, (f)4, (f)5. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "format": layout of the cache ("f1", "f3", "f4")
+ *   "norm": of the rows, before they are rotated ("none", "rms")
+ * A legal call holds:
+ *   - num_pages * page_size is at most 2147483647, so that a slot fits the int32 of its readers
+ */
+typedef struct kiln_window_kv_insert_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, 512]: kv after its norm, or before it; 16-byte aligned */
+  const uint16_t *kv;
+  /* elements of kv from one row to the next; a multiple of 8 */
+  int64_t kv_stride;
+  /* in, bf16 [512]: of the norm; only with norm rms, else NULL; 16-byte aligned */
+  const uint16_t *weight;
+  /* in, i32 [num_rows]: row of rope_table for each row; one outside of it is not rotated */
+  const int32_t *positions;
+  /* in, i64 [num_rows]: where each row goes in the cache */
+  const int64_t *slots;
+  /* in, f32 [num_positions, 64]: of each position 32 cosines, then 32 sines, of the layer's
+   * frequencies; 16-byte aligned */
+  const float *rope_table;
+  /* elements of rope_table from one position to the next; a multiple of 4 */
+  int64_t rope_table_stride;
+  /* out, u8 [num_pages, page_bytes]: pages of entries; 8-byte aligned */
+  uint8_t *cache;
+  /* elements of cache from one page of the cache to the next; a multiple of 8 */
+  int64_t cache_stride;
+  /* rows of the step, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* rows of rope_table; 0 to 2147483647 */
+  int64_t num_positions;
+  /* entries of a page; 1 to 65536 */
+  int64_t page_size;
+  /* pages of the cache; 0 to 2147483647 */
+  int64_t num_pages;
+} kiln_window_kv_insert_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_window_kv_insert(kiln_plan *plan, const kiln_window_kv_insert_args *args,
+                                           void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_window_kv_insert_workspace(kiln_plan *plan,
+                                                     const kiln_window_kv_insert_args *args,
+                                                     uint64_t *bytes);
 
 #ifdef __cplusplus
 }
