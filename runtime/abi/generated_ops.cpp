@@ -64,3 +64,12 @@ kiln_status kiln_sparse_mla_decode_workspace(kiln_plan* plan,
                                              uint64_t* bytes) {
   return call_workspace(plan, 5, args, bytes);
 }
+
+static_assert(sizeof(kiln_topk_to_slots_args) == 120);
+kiln_status kiln_topk_to_slots(kiln_plan* plan, const kiln_topk_to_slots_args* args, void* stream) {
+  return call_op(plan, 6, args, stream);
+}
+kiln_status kiln_topk_to_slots_workspace(kiln_plan* plan, const kiln_topk_to_slots_args* args,
+                                         uint64_t* bytes) {
+  return call_workspace(plan, 6, args, bytes);
+}

@@ -537,6 +537,79 @@ KILN_API kiln_status kiln_sparse_mla_decode_workspace(kiln_plan *plan,
                                                       const kiln_sparse_mla_decode_args *args,
                                                       uint64_t *bytes);
 
+/* ---- topk_to_slots ---- */
+
+/* Turns the top-k entries of each row, which count from the start of the row's request, into slots
+ * of the compressed cache.
+ *
+ * For row t of request b = requests[t], where is_valid[t] is not 0 (NULL: everywhere):
+ *   v           = topk[t, i]
+ *   slots[t, i] = v < 0 ? -1 : block_table[b, v / page_size] * page_size + v % page_size
+ *   lens[t]     = number of i with topk[t, i] >= 0
+ * Other rows are padding: slots all -1, lens 0, and nothing is read through their request and their
+ * entries.
+ * Columns keep their place. A request outside 0 .. num_requests - 1, an entry beyond the table and
+ * a page outside 0 .. num_pages - 1 give -1; the column still counts in lens. The entries of top-k
+ * ops stand first, so lens is the length of their prefix.
+ * One call serves all layers that use the same top-k entries: slots and lens are the caller's
+ * memory, and sparse_mla_decode reads them as compressed_slots and compressed_lens.
+ *
+ * Formula: ops.md B13.1, (f)8. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "top_k": entries of a top-k row (1 to 8192)
+ * A legal call holds:
+ *   - num_pages * page_size is at most 2147483647, so that a slot fits an int32
+ */
+typedef struct kiln_topk_to_slots_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, i32 [num_rows, top_k]: compressed entries of each row, request-local; negative: none */
+  const int32_t *topk;
+  /* elements of topk from one row to the next */
+  int64_t topk_stride;
+  /* in, i32 [num_rows]: request of each row */
+  const int32_t *requests;
+  /* in, u8 [num_rows]: 0 for a row of padding; NULL: no row is; NULL is legal */
+  const uint8_t *is_valid;
+  /* in, i32 [num_requests, table_width]: page of the cache for each page of a request; only
+   * entries in use are read */
+  const int32_t *block_table;
+  /* elements of block_table from one request to the next */
+  int64_t block_table_stride;
+  /* out, i32 [num_rows, top_k]: slots of the cache; -1: none */
+  int32_t *slots;
+  /* elements of slots from one row to the next */
+  int64_t slots_stride;
+  /* out, i32 [num_rows]: columns of slots that count */
+  int32_t *lens;
+  /* rows, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* requests; 0 to 2147483647 */
+  int64_t num_requests;
+  /* columns of block_table; 0 to 2147483647 */
+  int64_t table_width;
+  /* entries of a page; 1 to 65536 */
+  int64_t page_size;
+  /* pages of the cache; 0 to 2147483647 */
+  int64_t num_pages;
+} kiln_topk_to_slots_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_topk_to_slots(kiln_plan *plan, const kiln_topk_to_slots_args *args,
+                                        void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_topk_to_slots_workspace(kiln_plan *plan,
+                                                  const kiln_topk_to_slots_args *args,
+                                                  uint64_t *bytes);
+
 #ifdef __cplusplus
 }
 #endif
