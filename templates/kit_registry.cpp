@@ -12,13 +12,14 @@ extern const Kit linear_fp8_kit;
 extern const Kit pack_weights_kit;
 extern const Kit sparse_mla_decode_kit;
 extern const Kit topk_to_slots_kit;
+extern const Kit window_slots_kit;
 
 namespace {
 
 std::vector<const Kit*>& registry() {
   static std::vector<const Kit*> kits{
       &act_quant_kit,    &combine_topk_swa_kit,  &gather_dequant_kv_kit, &linear_fp8_kit,
-      &pack_weights_kit, &sparse_mla_decode_kit, &topk_to_slots_kit,
+      &pack_weights_kit, &sparse_mla_decode_kit, &topk_to_slots_kit,     &window_slots_kit,
   };
   return kits;
 }

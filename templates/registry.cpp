@@ -14,13 +14,14 @@ extern const Op linear_fp8;
 extern const Op pack_weights;
 extern const Op sparse_mla_decode;
 extern const Op topk_to_slots;
+extern const Op window_slots;
 
 namespace {
 
 std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
       &act_quant,    &combine_topk_swa,  &gather_dequant_kv, &linear_fp8,
-      &pack_weights, &sparse_mla_decode, &topk_to_slots,
+      &pack_weights, &sparse_mla_decode, &topk_to_slots,     &window_slots,
   };
   return ops;
 }

@@ -73,3 +73,12 @@ kiln_status kiln_topk_to_slots_workspace(kiln_plan* plan, const kiln_topk_to_slo
                                          uint64_t* bytes) {
   return call_workspace(plan, 6, args, bytes);
 }
+
+static_assert(sizeof(kiln_window_slots_args) == 168);
+kiln_status kiln_window_slots(kiln_plan* plan, const kiln_window_slots_args* args, void* stream) {
+  return call_op(plan, 7, args, stream);
+}
+kiln_status kiln_window_slots_workspace(kiln_plan* plan, const kiln_window_slots_args* args,
+                                        uint64_t* bytes) {
+  return call_workspace(plan, 7, args, bytes);
+}

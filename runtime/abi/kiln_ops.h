@@ -610,6 +610,105 @@ KILN_API kiln_status kiln_topk_to_slots_workspace(kiln_plan *plan,
                                                   const kiln_topk_to_slots_args *args,
                                                   uint64_t *bytes);
 
+/* ---- window_slots ---- */
+
+/* Writes the slots of each row's window in the paged window caches.
+ *
+ * For row t of request b = requests[t], where is_valid[t] is not 0 (NULL: everywhere), and for each
+ * group g of caches, which has a block table of its own:
+ *   causal: last = positions[t];     start = max(last - (window - 1), 0, replay_start[b])
+ *   draft:  last = seq_lens[b] - 1;  start = max(seq_lens[b] - query_len[b] - window, 0)
+ *   n     = last - start + 1, at least 0, at most slot_width
+ *   slots[g, t, i] = block_table[g, b, x / page_size] * page_size + x % page_size,
+ *                    x = start + i, for i < n
+ *   slots[g, t, i] = -1  for n <= i < slot_width
+ *   lens[t] = n
+ * The oldest position stands first. Other rows are padding: slots all -1, lens 0, and nothing is
+ * read through their request. In the form draft all rows of a request see the window before the
+ * block and the whole block.
+ * A page outside 0 .. num_pages - 1 and a column beyond the table give -1, so does a request
+ * outside 0 .. num_requests - 1 (in the form draft it has n = 0); these columns still count in
+ * lens. Entries of block_table that no window reaches are never read: their pages may have been
+ * freed.
+ * One call serves all layers: slots and lens are the caller's memory, and sparse_mla_decode reads
+ * one group of them as window_slots and window_lens.
+ *
+ * Formula: ops.md B13.2, (f)8. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "window": positions that a row sees, itself included (1 to 8192)
+ *   "form": causal: a row sees up to itself; draft: up to the end of its request ("causal",
+ *     "draft")
+ * A legal call holds:
+ *   - slot_width is at least window
+ *   - num_pages * page_size is at most 2147483647, so that a slot fits an int32
+ *   - num_rows * num_groups is at most 2147483647
+ */
+typedef struct kiln_window_slots_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, i64 [num_rows]: position of each row; below 0: the row has no window; only with form
+   * causal, else NULL */
+  const int64_t *positions;
+  /* in, i32 [num_rows]: request of each row */
+  const int32_t *requests;
+  /* in, u8 [num_rows]: 0 for a row of padding; NULL: no row is; NULL is legal */
+  const uint8_t *is_valid;
+  /* in, i32 [boundaries]: first row of each request and, last, their end; query_len is the
+   * distance of two; only with form draft, else NULL */
+  const int32_t *query_start_loc;
+  /* in, i32 [num_requests]: tokens of each request after this step; only with form draft, else
+   * NULL */
+  const int32_t *seq_lens;
+  /* in, i32 [num_requests]: first position of each request that has an entry; NULL means 0; only
+   * with form causal, else NULL; NULL is legal */
+  const int32_t *replay_start;
+  /* in, i32 [num_groups, num_requests, table_width]: page of the cache for each page of a
+   * request; only entries in use are read */
+  const int32_t *block_table;
+  /* elements of block_table from one group to the next */
+  int64_t block_table_stride0;
+  /* elements of block_table from one request to the next */
+  int64_t block_table_stride1;
+  /* out, i32 [num_groups, num_rows, slot_width]: slots of the caches; -1: none */
+  int32_t *slots;
+  /* elements of slots from one group to the next */
+  int64_t slots_stride0;
+  /* elements of slots from one row to the next */
+  int64_t slots_stride1;
+  /* out, i32 [num_rows]: columns of slots that count, in every group */
+  int32_t *lens;
+  /* rows, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* groups of caches with a block table of their own; 0 to 2147483647 */
+  int64_t num_groups;
+  /* requests; 0 to 2147483646 */
+  int64_t num_requests;
+  /* columns of slots that are written; 0 to 2147483647 */
+  int64_t slot_width;
+  /* columns of block_table; 0 to 2147483647 */
+  int64_t table_width;
+  /* entries of a page; 1 to 65536 */
+  int64_t page_size;
+  /* pages of each cache; 0 to 2147483647 */
+  int64_t num_pages;
+} kiln_window_slots_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_window_slots(kiln_plan *plan, const kiln_window_slots_args *args,
+                                       void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_window_slots_workspace(kiln_plan *plan,
+                                                 const kiln_window_slots_args *args,
+                                                 uint64_t *bytes);
+
 #ifdef __cplusplus
 }
 #endif
