@@ -12,6 +12,7 @@ extern const Op combine_topk_swa;
 extern const Op gather_dequant_kv;
 extern const Op linear_fp8;
 extern const Op pack_weights;
+extern const Op ragged_indptr;
 extern const Op sparse_mla_decode;
 extern const Op topk_to_slots;
 extern const Op window_slots;
@@ -20,8 +21,8 @@ namespace {
 
 std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
-      &act_quant,    &combine_topk_swa,  &gather_dequant_kv, &linear_fp8,
-      &pack_weights, &sparse_mla_decode, &topk_to_slots,     &window_slots,
+      &act_quant,     &combine_topk_swa,  &gather_dequant_kv, &linear_fp8,   &pack_weights,
+      &ragged_indptr, &sparse_mla_decode, &topk_to_slots,     &window_slots,
   };
   return ops;
 }

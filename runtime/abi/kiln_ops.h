@@ -393,6 +393,59 @@ KILN_API kiln_status kiln_pack_weights_workspace(kiln_plan *plan,
                                                  const kiln_pack_weights_args *args,
                                                  uint64_t *bytes);
 
+/* ---- ragged_indptr ---- */
+
+/* Packs the columns that count of dense rows of slots, one row behind the other, with the
+ * boundaries of the rows.
+ *
+ * With n[t] = lens[t], at least 0 and at most width:
+ *   indptr[t] = min(n[0] + .. + n[t - 1], capacity)   for t = 0 .. num_rows
+ *   indices[indptr[t] + i] = slots[t, i]   for i < n[t], as far as capacity reaches
+ * The rest of indices is left as it is: what lies beyond capacity is dropped, and indptr never
+ * points behind it. Every column that counts keeps its place in its row, also one that holds -1.
+ * slots and lens are those of topk_to_slots, window_slots (one group) or combine_topk_swa; the
+ * result serves all layers that would have read them, for kernels that take ragged lists.
+ *
+ * Formula: ops.md B13.3 1. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ */
+typedef struct kiln_ragged_indptr_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, i32 [num_rows, width]: slots of each row */
+  const int32_t *slots;
+  /* elements of slots from one row to the next */
+  int64_t slots_stride;
+  /* in, i32 [num_rows]: columns of slots that count */
+  const int32_t *lens;
+  /* out, i32 [boundaries]: first entry of each row in indices and, last, the end of all */
+  int32_t *indptr;
+  /* out, i32 [capacity]: slots of all rows, packed */
+  int32_t *indices;
+  /* rows, padding included; 0 to 2147483646 */
+  int64_t num_rows;
+  /* columns of slots; 0 to 2147483647 */
+  int64_t width;
+  /* entries that indices has room for; 0 to 2147483647 */
+  int64_t capacity;
+} kiln_ragged_indptr_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_ragged_indptr(kiln_plan *plan, const kiln_ragged_indptr_args *args,
+                                        void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_ragged_indptr_workspace(kiln_plan *plan,
+                                                  const kiln_ragged_indptr_args *args,
+                                                  uint64_t *bytes);
+
 /* ---- sparse_mla_decode ---- */
 
 /* Attention of each row over the keys that its two lists of slots name in paged caches; a key is
