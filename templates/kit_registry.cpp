@@ -11,6 +11,9 @@ extern const Kit gather_dequant_kv_kit;
 extern const Kit linear_fp8_kit;
 extern const Kit pack_weights_kit;
 extern const Kit ragged_indptr_kit;
+extern const Kit rms_norm_kit;
+extern const Kit rope_kit;
+extern const Kit rope_table_kit;
 extern const Kit sparse_mla_decode_kit;
 extern const Kit topk_to_slots_kit;
 extern const Kit window_slots_kit;
@@ -19,9 +22,9 @@ namespace {
 
 std::vector<const Kit*>& registry() {
   static std::vector<const Kit*> kits{
-      &act_quant_kit,         &combine_topk_swa_kit, &gather_dequant_kv_kit,
-      &linear_fp8_kit,        &pack_weights_kit,     &ragged_indptr_kit,
-      &sparse_mla_decode_kit, &topk_to_slots_kit,    &window_slots_kit,
+      &act_quant_kit,    &combine_topk_swa_kit,  &gather_dequant_kv_kit, &linear_fp8_kit,
+      &pack_weights_kit, &ragged_indptr_kit,     &rms_norm_kit,          &rope_kit,
+      &rope_table_kit,   &sparse_mla_decode_kit, &topk_to_slots_kit,     &window_slots_kit,
   };
   return kits;
 }

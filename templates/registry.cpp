@@ -13,6 +13,9 @@ extern const Op gather_dequant_kv;
 extern const Op linear_fp8;
 extern const Op pack_weights;
 extern const Op ragged_indptr;
+extern const Op rms_norm;
+extern const Op rope;
+extern const Op rope_table;
 extern const Op sparse_mla_decode;
 extern const Op topk_to_slots;
 extern const Op window_slots;
@@ -21,8 +24,9 @@ namespace {
 
 std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
-      &act_quant,     &combine_topk_swa,  &gather_dequant_kv, &linear_fp8,   &pack_weights,
-      &ragged_indptr, &sparse_mla_decode, &topk_to_slots,     &window_slots,
+      &act_quant,    &combine_topk_swa,  &gather_dequant_kv, &linear_fp8,
+      &pack_weights, &ragged_indptr,     &rms_norm,          &rope,
+      &rope_table,   &sparse_mla_decode, &topk_to_slots,     &window_slots,
   };
   return ops;
 }

@@ -446,6 +446,162 @@ KILN_API kiln_status kiln_ragged_indptr_workspace(kiln_plan *plan,
                                                   const kiln_ragged_indptr_args *args,
                                                   uint64_t *bytes);
 
+/* ---- rms_norm ---- */
+
+/* Divides rows of bf16 by their root mean square and multiplies them by a weight.
+ *
+ * For each row, in fp32 and every operation rounded once:
+ *   r = 1 / sqrt(sum(x^2) * (1 / columns) + 1e-20)
+ *   y = bf16((x * r) * weight)
+ * The order of the sum is fixed, so that the bits of a row depend neither on the other rows nor on
+ * their number nor on the kernel: the squares of elements 8j .. 8j + 7 are added as two chains of
+ * fused multiply-adds, of the even and of the odd ones, and these to s[j]; then s[j] += s[j + h]
+ * for h = the largest power of two below columns / 8, down to 1. The product with 1 / columns,
+ * which is rounded to fp32, and the sum with 1e-20 are one fused multiply-add.
+ * A row of zeros gives zeros. Where the sum leaves fp32, r is 0.
+ *
+ * Formula: ops.md B3. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "columns": elements of a row; a multiple of 8 (8 to 16384)
+ */
+typedef struct kiln_rms_norm_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, columns]: what is normalised; 16-byte aligned */
+  const uint16_t *x;
+  /* elements of x from one row to the next; a multiple of 8 */
+  int64_t x_stride;
+  /* in, bf16 [columns]: a factor for each column; 16-byte aligned */
+  const uint16_t *weight;
+  /* out, bf16 [num_rows, columns]: the normalised rows; 16-byte aligned */
+  uint16_t *y;
+  /* elements of y from one row to the next; a multiple of 8 */
+  int64_t y_stride;
+  /* rows; 0 to 2147483647 */
+  int64_t num_rows;
+} kiln_rms_norm_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_rms_norm(kiln_plan *plan, const kiln_rms_norm_args *args, void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_rms_norm_workspace(kiln_plan *plan, const kiln_rms_norm_args *args,
+                                             uint64_t *bytes);
+
+/* ---- rope ---- */
+
+/* Rotates pairs of neighbouring elements of bf16, in place, by the angles of each row's position,
+ * or back.
+ *
+ * For elements a = x[t, h, 2i] and b = x[t, h, 2i + 1], cos = rope_table[positions[t], i] and sin =
+ * rope_table[positions[t], 32 + i]:
+ *   forward:  a' = a * cos - b * sin;  b' = a * sin + b * cos
+ *   inverse:  a' = a * cos + b * sin;  b' = b * cos - a * sin
+ * in fp32, each product rounded, then the sum, then once to bf16. inverse after sparse_mla_decode
+ * with inverse_rope "none" gives the bits of "gptj".
+ * x is the part of each head that is rotated, its last 64 elements: with heads of 512 elements the
+ * pointer stands at element 448 of the first one, and the strides are those of the heads. What lies
+ * between is neither read nor written.
+ * A row whose position is not in the table, as padded rows with -1, is left as it is. Which
+ * frequencies count, the table says: see rope_table.
+ *
+ * Formula: ops.md B5, B7, B16.1, (f)5. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "num_heads": heads of a row (1 to 1024)
+ *   "direction": of the rotation ("forward", "inverse")
+ */
+typedef struct kiln_rope_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in and out, bf16 [num_rows, num_heads, 64]: the last 64 elements of each head; 16-byte
+   * aligned */
+  uint16_t *x;
+  /* elements of x from one row to the next; a multiple of 8 */
+  int64_t x_stride0;
+  /* elements of x from one head to the next; a multiple of 8 */
+  int64_t x_stride1;
+  /* in, i32 [num_rows]: row of rope_table for each row of x */
+  const int32_t *positions;
+  /* in, f32 [num_positions, 64]: of each position 32 cosines, then 32 sines; 16-byte aligned */
+  const float *rope_table;
+  /* elements of rope_table from one position to the next; a multiple of 4 */
+  int64_t rope_table_stride;
+  /* rows, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* rows of rope_table; 0 to 2147483647 */
+  int64_t num_positions;
+} kiln_rope_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_rope(kiln_plan *plan, const kiln_rope_args *args, void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_rope_workspace(kiln_plan *plan, const kiln_rope_args *args,
+                                         uint64_t *bytes);
+
+/* ---- rope_table ---- */
+
+/* Writes cosines and sines of the angles of consecutive positions, for rope and sparse_mla_decode.
+ *
+ * For row j and pair i = 0 .. 31:
+ *   angle = fp32(first_position + j) * f_i          one product in fp32
+ *   rope_table[j, i] = fp32(cos(angle));  rope_table[j, 32 + i] = fp32(sin(angle))
+ * cos and sin in float64. f_i is the fp32 nearest to
+ *   base_10000:         10000^(-2i / 64)
+ *   base_160000_yarn:   (g / 16) * ramp + g * (1 - ramp),  g = 160000^(-2i / 64),
+ *                       ramp = clamp((i - 15) / 10, 0, 1)
+ * Of DeepSeek-V4.1-Flash the layers with a compressed list take the latter (compress_ratio 1 or 2),
+ * layers 0 and 1 and the draft layers the former. A position is that of a token, or of the first
+ * token of a compressed entry.
+ *
+ * Formula: ops.md B5, (f)5. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "frequencies": of the pairs ("base_10000", "base_160000_yarn")
+ * A legal call holds:
+ *   - first_position + num_positions is at most 16777216, so that a position is exact in fp32
+ */
+typedef struct kiln_rope_table_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* out, f32 [num_positions, 64]: of each position 32 cosines, then 32 sines */
+  float *rope_table;
+  /* elements of rope_table from one position to the next */
+  int64_t rope_table_stride;
+  /* rows of rope_table; 0 to 16777216 */
+  int64_t num_positions;
+  /* position of the first row; 0 to 16777216 */
+  int64_t first_position;
+} kiln_rope_table_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_rope_table(kiln_plan *plan, const kiln_rope_table_args *args,
+                                     void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_rope_table_workspace(kiln_plan *plan, const kiln_rope_table_args *args,
+                                               uint64_t *bytes);
+
 /* ---- sparse_mla_decode ---- */
 
 /* Attention of each row over the keys that its two lists of slots name in paged caches; a key is

@@ -24,6 +24,14 @@ __device__ __forceinline__ uint2 load_stream_8(const u8* p) {
   return value;
 }
 
+__device__ __forceinline__ uint4 load_stream_16(const void* p) {
+  uint4 value;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(p));
+  return value;
+}
+
 // Through L1: whole rows of 16-byte loads run 3 % faster so (gather_dequant_kv/NOTES.md).
 __device__ __forceinline__ uint4 load_16(const u8* p) {
   uint4 value;

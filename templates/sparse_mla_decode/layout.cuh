@@ -4,6 +4,7 @@
 
 #include "kiln_constants.h"
 #include "templates/common/decode.cuh"
+#include "templates/common/rope.cuh"
 #include "templates/common/types.cuh"
 
 constexpr int head_dim = 512;
@@ -113,13 +114,4 @@ __device__ __forceinline__ const float* rope_of_row(const Args& args, i64 row) {
   const i64 position = args.positions[row];
   if (position < 0 || position >= args.num_positions) return nullptr;
   return args.rope_table + position * args.rope_table_stride;
-}
-
-// A pair of neighbouring dims, rotated back by its angle (ops.md B5, B16): bf16 before and after,
-// products rounded, then one addition.
-__device__ __forceinline__ u32 rotate_back(u32 pair, float cosine, float sine) {
-  const float a = low_bf16(pair);
-  const float b = high_bf16(pair);
-  return to_bf16x2(__fadd_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine)),
-                   __fsub_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine)));
 }

@@ -18,7 +18,7 @@
 
 namespace kiln {
 
-// A mistake: the first `right` in a file of the op becomes `wrong`.
+// A mistake: the first `right` in a file of the op or of templates/common/ becomes `wrong`.
 struct Mutant {
   std::string name, file, right, wrong;
 };
@@ -100,7 +100,9 @@ class OpOnSimulator : public testing::Test {
   }
 
   bool change(jit::SourceFile& file, const Mutant& mutant) const {
-    if (file.path != "templates/" + op_.name + "/" + mutant.file) return false;
+    const bool is_meant = file.path == "templates/" + op_.name + "/" + mutant.file ||
+                          file.path == "templates/common/" + mutant.file;
+    if (!is_meant) return false;
     const size_t at = file.text.find(mutant.right);
     if (at == std::string::npos) return false;
     file.text.replace(at, mutant.right.size(), mutant.wrong);

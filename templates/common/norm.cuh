@@ -1,0 +1,112 @@
+// RMSNorm of bf16 rows (ops.md B3), the same bits wherever it is a step:
+//   r = 1 / sqrt(sum(x^2) / columns + 1e-20)      y = bf16((x * r) * w)
+// A row is cut into pieces of 8. The squares of a piece are added as two chains, even and odd
+// elements; then piece j and piece j + half, for half = the largest power of two below the number
+// of pieces, down to 1. Threads hold pieces `threads` apart, so that the upper halves are added in
+// registers, the next across warps and the last across lanes: the sum does not depend on how many
+// threads share a row.
+#pragma once
+
+#include "templates/common/decode.cuh"
+#include "templates/common/memory.cuh"
+#include "templates/common/shared.cuh"
+#include "templates/common/types.cuh"
+
+constexpr int piece_elements = 8;
+
+// The part of a row that one of `threads` threads holds; beyond the row it is zero.
+template <int columns, int threads>
+struct RowPart {
+  static constexpr int pieces = columns / piece_elements;
+  static constexpr int count = (pieces + threads - 1) / threads;
+  static_assert(columns % piece_elements == 0 && (threads & (threads - 1)) == 0);
+
+  uint4 data[count];
+
+  static __device__ __forceinline__ bool holds(int thread, int i) {
+    return pieces % threads == 0 || thread + i * threads < pieces;
+  }
+  static __device__ __forceinline__ int column(int thread, int i) {
+    return (thread + i * threads) * piece_elements;
+  }
+  // Rows are read once, weights by every CTA.
+  __device__ __forceinline__ void load_once(const u16* row, int thread) {
+#pragma unroll
+    for (int i = 0; i < count; ++i)
+      data[i] = holds(thread, i) ? load_stream_16(row + column(thread, i)) : uint4{0, 0, 0, 0};
+  }
+  __device__ __forceinline__ void load_shared_by_all(const u16* row, int thread) {
+#pragma unroll
+    for (int i = 0; i < count; ++i)
+      data[i] = holds(thread, i) ? load_16(reinterpret_cast<const u8*>(row + column(thread, i)))
+                                 : uint4{0, 0, 0, 0};
+  }
+};
+
+__device__ __forceinline__ float sum_of_squares(const uint4& piece) {
+  const u32 pairs[4] = {piece.x, piece.y, piece.z, piece.w};
+  float even = 0.0f;
+  float odd = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    even = __fmaf_rn(low_bf16(pairs[i]), low_bf16(pairs[i]), even);
+    odd = __fmaf_rn(high_bf16(pairs[i]), high_bf16(pairs[i]), odd);
+  }
+  return __fadd_rn(even, odd);
+}
+
+// Adds values[j] and values[j + half], for half from the largest power of two below `count` on,
+// which is at most 2^11.
+template <int count>
+__device__ __forceinline__ float sum_by_halves(float (&values)[count]) {
+#pragma unroll
+  for (int half = 1 << 10; half >= 1; half /= 2) {
+#pragma unroll
+    for (int j = 0; j + half < count; ++j) {
+      if (j < half) values[j] = __fadd_rn(values[j], values[j + half]);
+    }
+  }
+  return values[0];
+}
+
+// For all threads of the row, which are whole warps or lie in one. `shared` has a place for each
+// and `barrier_id` is the row's own, where they are several warps.
+template <int columns, int threads>
+__device__ __forceinline__ float sum_of_squares(const RowPart<columns, threads>& x, float* shared,
+                                                int thread, int barrier_id) {
+  constexpr int count = RowPart<columns, threads>::count;
+  float of_pieces[count];
+#pragma unroll
+  for (int i = 0; i < count; ++i) of_pieces[i] = sum_of_squares(x.data[i]);
+  float sum = sum_by_halves(of_pieces);
+  if constexpr (threads > warp_lanes) {
+    shared[thread] = sum;
+    barrier(barrier_id, threads);
+    float of_warps[threads / warp_lanes];
+#pragma unroll
+    for (int warp = 0; warp < threads / warp_lanes; ++warp)
+      of_warps[warp] = shared[warp * warp_lanes + thread % warp_lanes];
+    sum = sum_by_halves(of_warps);
+  }
+#pragma unroll
+  for (int half = min(threads, warp_lanes) / 2; half >= 1; half /= 2)
+    sum = __fadd_rn(sum, __shfl_xor_sync(all_lanes, sum, half));
+  return sum;
+}
+
+template <int columns>
+__device__ __forceinline__ float norm_factor(float sum) {
+  constexpr float reciprocal = 1.0f / static_cast<float>(columns);
+  return __frcp_rn(__fsqrt_rn(__fmaf_rn(sum, reciprocal, 1e-20f)));
+}
+
+__device__ __forceinline__ u32 normalised(u32 pair, u32 weights, float factor) {
+  return to_bf16x2(__fmul_rn(__fmul_rn(low_bf16(pair), factor), low_bf16(weights)),
+                   __fmul_rn(__fmul_rn(high_bf16(pair), factor), high_bf16(weights)));
+}
+
+__device__ __forceinline__ uint4 normalised(const uint4& piece, const uint4& weights,
+                                            float factor) {
+  return {normalised(piece.x, weights.x, factor), normalised(piece.y, weights.y, factor),
+          normalised(piece.z, weights.z, factor), normalised(piece.w, weights.w, factor)};
+}
