@@ -9,6 +9,7 @@ namespace kiln::templates {
 
 extern const Op act_quant;
 extern const Op combine_topk_swa;
+extern const Op compressor_update;
 extern const Op gather_dequant_kv;
 extern const Op linear_fp8;
 extern const Op pack_weights;
@@ -24,9 +25,10 @@ namespace {
 
 std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
-      &act_quant,    &combine_topk_swa,  &gather_dequant_kv, &linear_fp8,
-      &pack_weights, &ragged_indptr,     &rms_norm,          &rope,
-      &rope_table,   &sparse_mla_decode, &topk_to_slots,     &window_slots,
+      &act_quant,    &combine_topk_swa, &compressor_update, &gather_dequant_kv,
+      &linear_fp8,   &pack_weights,     &ragged_indptr,     &rms_norm,
+      &rope,         &rope_table,       &sparse_mla_decode, &topk_to_slots,
+      &window_slots,
   };
   return ops;
 }

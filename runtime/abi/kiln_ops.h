@@ -154,6 +154,93 @@ KILN_API kiln_status kiln_combine_topk_swa_workspace(kiln_plan *plan,
                                                      const kiln_combine_topk_swa_args *args,
                                                      uint64_t *bytes);
 
+/* ---- compressor_update ---- */
+
+/* Pools the tokens of each group that a step completes to one normalised latent vector and keeps
+ * what later steps need in a ring.
+ *
+ * projections holds, for each token, 512 values and with ratio 2 also 512 scores behind them. Row t
+ * of request b = requests[t], at p = positions[t], completes a group when (p + 1) is a multiple of
+ * ratio; with ratio 2 the group is p - 1 and p:
+ *   m = max(score[p - 1], score[p]);  e[i] = exp(score[i] - m)       each channel by itself
+ *   pooled = (value[p - 1] * e[p - 1] + value[p] * e[p]) / (e[p - 1] + e[p])
+ *   latent[t] = RMSNorm(bf16(pooled)) = bf16((x * r) * norm_weight), x = bf16(pooled),
+ *               r = 1 / sqrt(sum(x^2) / 512 + 1e-20)
+ * With ratio 1 pooled is the value itself. With rounding "none" x = pooled. From x on every
+ * operation is that of rms_norm: the same bits, in the same order.
+ * Rows of latent whose token completes no group are left as they are. A row whose request is
+ * outside 0 .. num_requests - 1 or whose position is below 0 is padding and does nothing.
+ * Ratio 2 only: token p - 1 is row t - 1, or, for the first row of a request, row (p - 1) %
+ * block_rows of the request's block of the ring. The last min(query_len, block_rows) tokens of each
+ * request are stored there in turn, behind all reads of the call: token p as row p % block_rows,
+ * values then scores. block_rows is at least the number of tokens that may be taken back plus 2;
+ * any number is legal. A request has no block when ring_blocks[b] is below 1 (block 0 is never
+ * used) or not below num_blocks, or when block_rows is 0: then nothing is stored, and a group whose
+ * first token stands in the ring is not completed.
+ * Rows of a request are neighbours, in the order of their positions. No two requests share a block.
+ *
+ * Formula: ops.md B9, B8, B3, (f)6, (f)12. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "ratio": tokens of a group (1 to 2)
+ *   "rounding": of pooled values before they are normalised ("bf16", "none")
+ */
+typedef struct kiln_compressor_update_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, f32 [num_rows, row_floats]: of each token 512 values, then with ratio 2 512 scores;
+   * 16-byte aligned */
+  const float *projections;
+  /* elements of projections from one row to the next; a multiple of 4 */
+  int64_t projections_stride;
+  /* in, i32 [num_rows]: position of each row */
+  const int32_t *positions;
+  /* in, i32 [num_rows]: request of each row */
+  const int32_t *requests;
+  /* in, i32 [boundaries]: first row of each request and, last, their end; may be a slice: the
+   * first value is subtracted; only with ratio 2, else NULL */
+  const int32_t *query_start_loc;
+  /* in, i32 [num_requests]: block of each request; only with ratio 2, else NULL */
+  const int32_t *ring_blocks;
+  /* in, bf16 [512]: a factor for each channel; 16-byte aligned */
+  const uint16_t *norm_weight;
+  /* in and out, f32 [num_blocks, block_rows, 1024]: rows that later steps complete groups with;
+   * only with ratio 2, else NULL; 16-byte aligned */
+  float *ring;
+  /* elements of ring from one block to the next; a multiple of 4 */
+  int64_t ring_stride0;
+  /* elements of ring from one row to the next; a multiple of 4 */
+  int64_t ring_stride1;
+  /* out, bf16 [num_rows, 512]: latent vector of each row that completes a group; 16-byte
+   * aligned; rms error at most 0.000976562 of the output's rms */
+  uint16_t *latent;
+  /* elements of latent from one row to the next; a multiple of 8 */
+  int64_t latent_stride;
+  /* rows, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* requests; 0 to 2147483646 */
+  int64_t num_requests;
+  /* blocks of the ring; 0 to 2147483647 */
+  int64_t num_blocks;
+  /* rows of a block; 0 to 65536 */
+  int64_t block_rows;
+} kiln_compressor_update_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_compressor_update(kiln_plan *plan,
+                                            const kiln_compressor_update_args *args, void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_compressor_update_workspace(kiln_plan *plan,
+                                                      const kiln_compressor_update_args *args,
+                                                      uint64_t *bytes);
+
 /* ---- gather_dequant_kv ---- */
 
 /* Copies the last entries of each request from its paged KV cache into a dense bf16 workspace.
@@ -855,9 +942,9 @@ KILN_API kiln_status kiln_topk_to_slots_workspace(kiln_plan *plan,
 typedef struct kiln_window_slots_args {
   /* sizeof of this struct */
   uint64_t struct_bytes;
-  /* in, i64 [num_rows]: position of each row; below 0: the row has no window; only with form
+  /* in, i32 [num_rows]: position of each row; below 0: the row has no window; only with form
    * causal, else NULL */
-  const int64_t *positions;
+  const int32_t *positions;
   /* in, i32 [num_rows]: request of each row */
   const int32_t *requests;
   /* in, u8 [num_rows]: 0 for a row of padding; NULL: no row is; NULL is legal */

@@ -14,9 +14,6 @@ class PageSize {
   __device__ __forceinline__ u32 page_of(u32 entry) const {
     return shift_ >= 0 ? entry >> shift_ : entry / entries_;
   }
-  __device__ __forceinline__ u64 page_of(u64 entry) const {
-    return shift_ >= 0 ? entry >> shift_ : entry / entries_;
-  }
 
  private:
   u32 entries_;

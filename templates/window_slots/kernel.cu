@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(threads_per_row* rows_per_cta)
   if (group == 0 && thread == 0) args.lens[t] = row.count;
 
   const PageSize page_size(args.page_size);
-  const u64 first_page = page_size.page_of(static_cast<u64>(row.start));
+  const u32 first_page = page_size.page_of(static_cast<u32>(row.start));
   const Pages pages{
       args.block_table +
           (exists ? group * args.block_table_stride0 + request * args.block_table_stride1 : 0),
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(threads_per_row* rows_per_cta)
       static_cast<u32>(args.num_pages),
       page_size,
       static_cast<i64>(first_page),
-      static_cast<u32>(static_cast<u64>(row.start) - first_page * page_size.entries())};
+      static_cast<u32>(row.start) - first_page * page_size.entries()};
 
   i32* slots = args.slots + group * args.slots_stride0 + t * args.slots_stride1;
   const u32 width = static_cast<u32>(args.slot_width);

@@ -64,10 +64,9 @@ int64_t seq_len(const Case& c, int64_t b) {
 }
 
 int64_t position_of(const Case& c, int64_t t) {
-  constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
   if (is_worked(c)) return t == 0 ? 2 : 130;
   if (one_in(c, "bad_positions", kBadPosition, t))
-    return any_of(c, t, {-1, kNone, int64_t{1} << 33, int64_t{1} << 46});
+    return any_of(c, t, {-1, kLeast, kLargest, 1 << 30});
   if (is_padding(c, t)) return 7;
   const int64_t b = request_of(c, t);
   return b >= 0 && b < c.sizes["R"] ? prefix_of(c, b) + t - first_row(c, b) : t;
@@ -258,16 +257,12 @@ void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::sp
     }
     return;
   }
-  if (arg.name == "positions") {
-    auto* positions = reinterpret_cast<int64_t*>(row.data());
-    for (int64_t t = 0; t < c.sizes["T"]; ++t) positions[t] = position_of(c, t);
-    return;
-  }
   constexpr int64_t kBase = 17;  // query_start_loc may be a slice
   auto* values = reinterpret_cast<int32_t*>(row.data());
   const int64_t count = static_cast<int64_t>(row.size() / sizeof(int32_t));
   for (int64_t i = 0; i < count; ++i) {
     int64_t value = 0;
+    if (arg.name == "positions") value = position_of(c, i);
     if (arg.name == "requests") value = request_of(c, i);
     if (arg.name == "query_start_loc") value = kBase + (c.sizes["R"] > 0 ? first_row(c, i) : 0);
     if (arg.name == "seq_lens") value = seq_len(c, i);

@@ -21,7 +21,7 @@ Cost cost(const Sizes& s) {
   const double rows = static_cast<double>(s["T"]);
   const double groups = static_cast<double>(s.get("G", 1));
   const double columns = static_cast<double>(s["W"]);
-  return Cost{.warm_read_bytes = rows * 13,
+  return Cost{.warm_read_bytes = rows * 9,
               .write_bytes = rows * (groups * 4 * columns + 4),
               .integer_operations = rows * groups * columns * 8};
 }
@@ -111,7 +111,7 @@ const Op window_slots{
         },
     .args =
         {
-            only_in(causal, in("positions", DType::i64, "T",
+            only_in(causal, in("positions", DType::i32, "T",
                                "position of each row; below 0: the row has no window")),
             in("requests", DType::i32, "T", "request of each row"),
             optional(in("is_valid", DType::u8, "T", "0 for a row of padding; NULL: no row is")),
