@@ -159,9 +159,9 @@ KILN_API kiln_status kiln_combine_topk_swa_workspace(kiln_plan *plan,
 /* Pools the tokens of each group that a step completes to one normalised latent vector and keeps
  * what later steps need in a ring.
  *
- * projections holds, for each token, 512 values and with ratio 2 also 512 scores behind them. Row t
- * of request b = requests[t], at p = positions[t], completes a group when (p + 1) is a multiple of
- * ratio; with ratio 2 the group is p - 1 and p:
+ * projections holds, for each token, 512 values and with ratio 2 also 512 scores behind them:
+ * row_floats is 512 * ratio. Row t of request b = requests[t], at p = positions[t], completes a
+ * group when (p + 1) is a multiple of ratio; with ratio 2 the group is p - 1 and p:
  *   m = max(score[p - 1], score[p]);  e[i] = exp(score[i] - m)       each channel by itself
  *   pooled = (value[p - 1] * e[p - 1] + value[p] * e[p]) / (e[p - 1] + e[p])
  *   latent[t] = RMSNorm(bf16(pooled)) = bf16((x * r) * norm_weight), x = bf16(pooled),

@@ -20,7 +20,7 @@ extern const Kit compressor_update_kit;
 
 namespace {
 
-enum Stream : uint64_t { kCuts, kPrefix, kNoBlock, kWhich, kValue, kScore, kWeight };
+enum Stream : uint64_t { kCuts, kPrefix, kNoBlock, kValue, kScore, kWeight };
 enum Rounding : int64_t { kBf16 = 0, kNone = 1 };
 
 enum class Values : int64_t {
@@ -96,7 +96,7 @@ int64_t block_of(const Case& c, int64_t b) {
   const auto index = static_cast<uint64_t>(b);
   if (one_in > 0 && counter_range(c.seed, kNoBlock, index, 0, one_in - 1) == 0) {
     const int64_t none[] = {0, -1, c.sizes["num_blocks"], std::numeric_limits<int32_t>::max()};
-    return none[counter_range(c.seed, kWhich, index, 0, 3)];
+    return none[b % 4];
   }
   return 1 + 2 * b;
 }
