@@ -5,7 +5,6 @@
 #include <cstring>
 #include <vector>
 
-#include "jit/base/error.h"
 #include "templates/kit.h"
 
 namespace kiln::templates {
@@ -42,6 +41,14 @@ uint16_t bf16_bits(double value) {
   if (static_cast<double>(narrow) != value || (bits & 0xffff) != 0)
     fail(Status::internal, "{} is no bf16 number", value);
   return static_cast<uint16_t>(bits >> 16);
+}
+
+uint16_t float_to_bf16(double value) {
+  const auto narrow = static_cast<float>(value);
+  uint32_t bits = 0;
+  std::memcpy(&bits, &narrow, sizeof(bits));
+  if (std::isnan(value)) return 0x7fff;
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 // One rounding to bf16, nearest even: 8 significant bits, subnormal step 2^-133.
@@ -165,6 +172,7 @@ Exponents tie_exponents(Quantiser quantiser) {
   switch (quantiser) {
     case Quantiser::q8a:
     case Quantiser::q8d:
+    case Quantiser::q8k:
       return {-22, 119};
     case Quantiser::q8c:
       return {-110, 119};

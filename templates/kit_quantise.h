@@ -15,8 +15,9 @@ bool is_e4m3(Quantiser quantiser);
 int64_t group_of(Quantiser quantiser);  // elements that share a scale
 
 double bf16_double(uint16_t bits);
-uint16_t bf16_bits(double value);    // of a number that a bf16 holds; fails otherwise
-double round_to_bf16(double value);  // once, nearest even, subnormals kept; finite values
+uint16_t bf16_bits(double value);      // of a number that a bf16 holds; fails otherwise
+uint16_t float_to_bf16(double value);  // of an fp32 number; a NaN is 0x7fff
+double round_to_bf16(double value);    // once, nearest even, subnormals kept; finite values
 
 // --- inputs
 

@@ -87,8 +87,8 @@ struct Size {
   int64_t max = std::numeric_limits<int64_t>::max();
   std::vector<SizeName>
       names;  // a fixed size whose values have names (formats); then only these are legal
-  // Of a derived size: constant or a sum of multiples of dynamic sizes; or an extent of them. A call
-  // computes either without this function.
+  // Of a derived size: constant or a sum of multiples of dynamic sizes; or an extent of them. A
+  // call computes either without this function.
   int64_t (*derive)(const Sizes&) = nullptr;
   Extent (*derive_extent)(const Sizes& fixed) = nullptr;
 
@@ -294,8 +294,8 @@ Enumeration enumerate(const Op& op, const Sizes& fixed, const Gpu& gpu);
 std::span<const jit::SourceFile> builtin_sources();
 const jit::SourceFile* find_source(std::string_view path);  // nullptr when unknown
 void register_test_source(jit::SourceFile source);  // tests only: "templates/<op>/kernel.cu"
-// The translation unit of one launch with every header it may include: templates/common/, the op's
-// own, generated `kiln_args.h`.
+// The translation unit of one launch with every header it may include: templates/common/ (kernels),
+// templates/naive/ (oracles), the op's own, generated `kiln_args.h`.
 jit::KernelSource kernel_source(const Op& op, const KernelLaunch& launch);
 jit::CompileOptions compile_options(const KernelLaunch& launch);
 

@@ -37,7 +37,9 @@ jit::KernelSource kernel_source(const Op& op, const KernelLaunch& launch) {
   source.headers.push_back({"kiln_args.h", device_args_header(op)});
   const std::string own_folder = "templates/" + op.name + "/";
   for (const jit::SourceFile& file : all_sources()) {
-    const bool shared = file.path.starts_with("templates/common/");
+    // Kernels include what is common, oracles what is naive: they share no line.
+    const bool shared =
+        file.path.starts_with("templates/common/") || file.path.starts_with("templates/naive/");
     const bool own = file.path.starts_with(own_folder) && file.path.ends_with(".cuh");
     if (shared || own) source.headers.push_back(file);
   }

@@ -154,6 +154,83 @@ KILN_API kiln_status kiln_combine_topk_swa_workspace(kiln_plan *plan,
                                                      const kiln_combine_topk_swa_args *args,
                                                      uint64_t *bytes);
 
+/* ---- compressed_kv_insert ---- */
+
+/* Rotates, quantises and writes the latents of a compressor into its paged cache.
+ *
+ * For row t, s = slots[t], p = positions[t] - positions[t] % ratio, the first position of the
+ * group:
+ *   x' = latent[t] with its last 64 elements rotated: in pairs i = 0..31
+ *     a' = a * cos - b * sin, b' = a * sin + b * cos
+ *     cos = rope_table[p, i], sin = rope_table[p, 32 + i]
+ *     in fp32, products rounded, then one addition, then bf16 (nearest even)
+ *   entry s % page_size of page s / page_size = x', quantised
+ * Formats; a page holds first the codes of all entries, then their scales (ops.md B8):
+ *   f2: q4n: 512 E2M1 codes (even element in bits 0..3), 32 E4M3 scales (one per 16)   288 bytes
+ *   f3: q8d: 448 E4M3 codes, then 64 bf16; 7 UE8M0 scales (one per 64) and a 0   584 bytes
+ *   f4: 512 bf16: what codes and scales of f2 stand for                  1024 bytes
+ * q4n and q8d are those of act_quant, to the bit: a group that holds a NaN or an infinity becomes
+ * scale 0x7f and codes 0 (f2), scale 255 and codes 0x7f (f3), or 0x7fc0 (f4); a NaN that rotation
+ * makes in the bf16 of f3 is 0x7fff.
+ * A row whose slot is negative (it completes no group) or beyond the cache is not written. Entries
+ * are written whole; every other byte of the cache is left as it is. No two rows have the same
+ * slot.
+ *
+ * Formula: ops.md B4, B5, B8, B9, (f)4, (f)5. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "format": layout of the cache ("f2", "f3", "f4")
+ *   "ratio": tokens of an entry (1 to 128)
+ * A legal call holds:
+ *   - num_pages * page_size is at most 2147483647, so that a slot fits the int32 of its readers
+ */
+typedef struct kiln_compressed_kv_insert_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, 512]: latents before RoPE; 16-byte aligned */
+  const uint16_t *latent;
+  /* elements of latent from one row to the next; a multiple of 8 */
+  int64_t latent_stride;
+  /* in, i32 [num_rows]: position of a token of each row's group; a row whose position is outside
+   * of rope_table is not rotated */
+  const int32_t *positions;
+  /* in, i64 [num_rows]: where each row goes in the cache */
+  const int64_t *slots;
+  /* in, f32 [num_positions, 64]: of each position 32 cosines, then 32 sines, of the layer's
+   * frequencies; 16-byte aligned */
+  const float *rope_table;
+  /* elements of rope_table from one position to the next; a multiple of 4 */
+  int64_t rope_table_stride;
+  /* out, u8 [num_pages, page_bytes]: pages of entries; 8-byte aligned */
+  uint8_t *cache;
+  /* elements of cache from one page of the cache to the next; a multiple of 8 */
+  int64_t cache_stride;
+  /* rows of the step, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* rows of rope_table; 0 to 2147483647 */
+  int64_t num_positions;
+  /* entries of a page; 1 to 65536 */
+  int64_t page_size;
+  /* pages of the cache; 0 to 2147483647 */
+  int64_t num_pages;
+} kiln_compressed_kv_insert_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_compressed_kv_insert(kiln_plan *plan,
+                                               const kiln_compressed_kv_insert_args *args,
+                                               void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_compressed_kv_insert_workspace(kiln_plan *plan,
+                                                         const kiln_compressed_kv_insert_args *args,
+                                                         uint64_t *bytes);
+
 /* ---- compressor_update ---- */
 
 /* Pools the tokens of each group that a step completes to one normalised latent vector and keeps
@@ -315,6 +392,85 @@ KILN_API kiln_status kiln_gather_dequant_kv(kiln_plan *plan,
 KILN_API kiln_status kiln_gather_dequant_kv_workspace(kiln_plan *plan,
                                                       const kiln_gather_dequant_kv_args *args,
                                                       uint64_t *bytes);
+
+/* ---- index_key_insert ---- */
+
+/* Normalises, rotates, quantises and writes the index keys of a step into their paged cache.
+ *
+ * For row t, s = slots[t], p = positions[t] - positions[t] % ratio, the first position of the
+ * group:
+ *   x  = bf16((k[t] * r) * weight), r = 1 / sqrt(sum(k[t]^2) / 128 + 1e-20)
+ *   x' = x with its last 64 elements rotated: in pairs i = 0..31
+ *     a' = a * cos - b * sin, b' = a * sin + b * cos
+ *     cos = rope_table[p, i], sin = rope_table[p, 32 + i]
+ *     in fp32, products rounded, then one addition, then bf16 (nearest even)
+ *   entry s % page_size of page s / page_size = x', quantised
+ * k is the product of latent and wk, rounded to bf16. The norm is that of rms_norm, to the bit, and
+ * so is the order of its sum; every config adds in the same order.
+ * Formats; a page holds first the codes of all entries, then their scales (ops.md B8):
+ *   f5: q4m: 128 E2M1 codes (even element in bits 0..3), 4 UE8M0 scales (one per 32)   68 bytes
+ *   f6: q8k: 128 E4M3 codes, one scale 2^n in fp32                                    132 bytes
+ * q4m is that of act_quant; q8k is its q8a with one group of 128. A group that holds a NaN or an
+ * infinity becomes scale 255 and codes 0 (f5), or scale 0x7fc00000 and codes 0x7f (f6).
+ * A row whose slot is negative (it completes no group) or beyond the cache is not written. Entries
+ * are written whole; every other byte of the cache is left as it is. No two rows have the same
+ * slot.
+ *
+ * Formula: ops.md B3, B4, B5, B8, B10, (f)4, (f)5. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "format": layout of the cache ("f5", "f6")
+ *   "ratio": tokens of an entry (1 to 128)
+ * A legal call holds:
+ *   - num_pages * page_size is at most 2147483647, so that a slot fits the int32 of its readers
+ */
+typedef struct kiln_index_key_insert_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, 128]: index keys before their norm; 16-byte aligned */
+  const uint16_t *k;
+  /* elements of k from one row to the next; a multiple of 8 */
+  int64_t k_stride;
+  /* in, bf16 [128]: of the norm; 16-byte aligned */
+  const uint16_t *weight;
+  /* in, i32 [num_rows]: position of a token of each row's group; a row whose position is outside
+   * of rope_table is not rotated */
+  const int32_t *positions;
+  /* in, i64 [num_rows]: where each row goes in the cache */
+  const int64_t *slots;
+  /* in, f32 [num_positions, 64]: of each position 32 cosines, then 32 sines, of the layer's
+   * frequencies; 16-byte aligned */
+  const float *rope_table;
+  /* elements of rope_table from one position to the next; a multiple of 4 */
+  int64_t rope_table_stride;
+  /* out, u8 [num_pages, page_bytes]: pages of entries; 4-byte aligned */
+  uint8_t *cache;
+  /* elements of cache from one page of the cache to the next; a multiple of 4 */
+  int64_t cache_stride;
+  /* rows of the step, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* rows of rope_table; 0 to 2147483647 */
+  int64_t num_positions;
+  /* entries of a page; 1 to 65536 */
+  int64_t page_size;
+  /* pages of the cache; 0 to 2147483647 */
+  int64_t num_pages;
+} kiln_index_key_insert_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_index_key_insert(kiln_plan *plan, const kiln_index_key_insert_args *args,
+                                           void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_index_key_insert_workspace(kiln_plan *plan,
+                                                     const kiln_index_key_insert_args *args,
+                                                     uint64_t *bytes);
 
 /* ---- linear_fp8 ---- */
 
@@ -905,6 +1061,77 @@ KILN_API kiln_status kiln_topk_to_slots(kiln_plan *plan, const kiln_topk_to_slot
 KILN_API kiln_status kiln_topk_to_slots_workspace(kiln_plan *plan,
                                                   const kiln_topk_to_slots_args *args,
                                                   uint64_t *bytes);
+
+/* ---- window_kv_insert ---- */
+
+/* Rotates, quantises and writes the window kv of a step into its paged cache.
+ *
+ * For row t, s = slots[t], p = positions[t]:
+ *   x' = kv[t] with its last 64 elements rotated: in pairs i = 0..31
+ *     a' = a * cos - b * sin, b' = a * sin + b * cos
+ *     cos = rope_table[p, i], sin = rope_table[p, 32 + i]
+ *     in fp32, products rounded, then one addition, then bf16 (nearest even)
+ *   entry s % page_size of page s / page_size = x', quantised
+ * Formats; a page holds first the codes of all entries, then their scales (ops.md B8):
+ *   f1: q8a: 512 E4M3 codes, 16 UE8M0 scales (one per 32 elements)        528 bytes
+ *   f3: q8d: 448 E4M3 codes, then 64 bf16; 7 UE8M0 scales (one per 64) and a 0   584 bytes
+ *   f4: 512 bf16: what codes and scales of f1 stand for                  1024 bytes
+ * q8a and q8d are those of act_quant, to the bit: a group that holds a NaN or an infinity becomes
+ * scale 255 and codes 0x7f (f4: 0x7fc0); a NaN that rotation makes in the bf16 of f3 is 0x7fff.
+ * A row whose slot is negative or beyond the cache is not written. Entries are written whole; every
+ * other byte of the cache is left as it is. No two rows have the same slot.
+ *
+ * Formula: ops.md B4, B5, B7, B8, (f)4, (f)5. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "format": layout of the cache ("f1", "f3", "f4")
+ * A legal call holds:
+ *   - num_pages * page_size is at most 2147483647, so that a slot fits the int32 of its readers
+ */
+typedef struct kiln_window_kv_insert_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, 512]: kv after its norm; 16-byte aligned */
+  const uint16_t *kv;
+  /* elements of kv from one row to the next; a multiple of 8 */
+  int64_t kv_stride;
+  /* in, i32 [num_rows]: row of rope_table for each row; one outside of it is not rotated */
+  const int32_t *positions;
+  /* in, i64 [num_rows]: where each row goes in the cache */
+  const int64_t *slots;
+  /* in, f32 [num_positions, 64]: of each position 32 cosines, then 32 sines, of the layer's
+   * frequencies; 16-byte aligned */
+  const float *rope_table;
+  /* elements of rope_table from one position to the next; a multiple of 4 */
+  int64_t rope_table_stride;
+  /* out, u8 [num_pages, page_bytes]: pages of entries; 8-byte aligned */
+  uint8_t *cache;
+  /* elements of cache from one page of the cache to the next; a multiple of 8 */
+  int64_t cache_stride;
+  /* rows of the step, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* rows of rope_table; 0 to 2147483647 */
+  int64_t num_positions;
+  /* entries of a page; 1 to 65536 */
+  int64_t page_size;
+  /* pages of the cache; 0 to 2147483647 */
+  int64_t num_pages;
+} kiln_window_kv_insert_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_window_kv_insert(kiln_plan *plan, const kiln_window_kv_insert_args *args,
+                                           void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_window_kv_insert_workspace(kiln_plan *plan,
+                                                     const kiln_window_kv_insert_args *args,
+                                                     uint64_t *bytes);
 
 /* ---- window_slots ---- */
 

@@ -1,0 +1,140 @@
+// Rotates, quantises and writes the latents of a compressor into its paged cache (ops.md B9, B8,
+// bit-exact).
+//   cache[slots[t]] = quantised(rope(latent[t], first position of the group of positions[t]))
+#include "templates/op.h"
+
+namespace kiln::templates {
+
+extern const Op compressed_kv_insert;
+
+namespace {
+
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr int64_t kLanesPerRow = 64;  // of 8 elements
+
+// Stored in problems as names; the numbers are constants of the kernel (common/kv_insert.cuh).
+enum Format : int64_t { kF2 = 2, kF3 = 3, kF4 = 4 };
+
+int64_t entry_bytes(int64_t format) { return format == kF2 ? 288 : format == kF3 ? 584 : 1024; }
+
+Cost cost(const Sizes& s) {
+  const double rows = static_cast<double>(s["T"]);
+  constexpr double kRowBytes = 1024, kAngleBytes = 256, kIndexBytes = 16;
+  return Cost{.warm_read_bytes = rows * (kRowBytes + kAngleBytes + kIndexBytes),
+              .write_bytes = rows * static_cast<double>(entry_bytes(s["format"])),
+              .integer_operations = rows * 512 * 4};
+}
+
+Space space(const Sizes&, const Gpu&) {
+  Space space;
+  space.axes = {
+      {"threads", {64, 128, 256, 512}, "threads of a CTA; 64 to a row"},
+      {"rows_per_thread", {1, 2, 4}, "rows that a thread loads before it works on the first"},
+  };
+  return space;
+}
+
+Config default_config(const Sizes&) { return {{"threads", 128}, {"rows_per_thread", 1}}; }
+
+LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
+  KernelLaunch kernel{.file = "kernel.cu", .entry = "compressed_kv_insert"};
+  kernel.constants = {constant("format", s["format"]), constant("ratio", s["ratio"]),
+                      constant("threads", c["threads"]),
+                      constant("rows_per_thread", c["rows_per_thread"])};
+  kernel.grid_x = {
+      .terms = {{.symbol = "T", .divisor = c["threads"] / kLanesPerRow * c["rows_per_thread"]}}};
+  kernel.threads = static_cast<int>(c["threads"]);
+  return LaunchPlan{.kernels = {kernel}, .reduction_signature = ""};
+}
+
+ModelHints model(const Sizes&, const Config& c, const Gpu&) {
+  const double rows = static_cast<double>(c["rows_per_thread"]);
+  return ModelHints{.bytes_in_flight_per_thread = 32 * rows,
+                    .instructions_per_thread = 60 + 170 * rows,
+                    .dependent_loads = 2};
+}
+
+}  // namespace
+
+const Op compressed_kv_insert{
+    .name = "compressed_kv_insert",
+    .version = 1,
+    .summary = "Rotates, quantises and writes the latents of a compressor into its paged cache.",
+    .doc =
+        "For row t, s = slots[t], p = positions[t] - positions[t] % ratio, the first position of "
+        "the group:\n"
+        "  x' = latent[t] with its last 64 elements rotated: in pairs i = 0..31\n"
+        "    a' = a * cos - b * sin, b' = a * sin + b * cos\n"
+        "    cos = rope_table[p, i], sin = rope_table[p, 32 + i]\n"
+        "    in fp32, products rounded, then one addition, then bf16 (nearest even)\n"
+        "  entry s % page_size of page s / page_size = x', quantised\n"
+        "Formats; a page holds first the codes of all entries, then their scales (ops.md B8):\n"
+        "  f2: q4n: 512 E2M1 codes (even element in bits 0..3), 32 E4M3 scales (one per 16)   288 "
+        "bytes\n"
+        "  f3: q8d: 448 E4M3 codes, then 64 bf16; 7 UE8M0 scales (one per 64) and a 0   584 "
+        "bytes\n"
+        "  f4: 512 bf16: what codes and scales of f2 stand for                  1024 bytes\n"
+        "q4n and q8d are those of act_quant, to the bit: a group that holds a NaN or an infinity "
+        "becomes scale 0x7f and codes 0 (f2), scale 255 and codes 0x7f (f3), or 0x7fc0 (f4); a NaN "
+        "that rotation makes in the bf16 of f3 is 0x7fff.\n"
+        "A row whose slot is negative (it completes no group) or beyond the cache is not written. "
+        "Entries are written whole; every other byte of the cache is left as it is. No two rows "
+        "have the same slot.",
+    .source = "ops.md B4, B5, B8, B9, (f)4, (f)5",
+    .sizes =
+        {
+            fixed("format", "format", "layout of the cache",
+                  {{"f2", kF2}, {"f3", kF3}, {"f4", kF4}}),
+            fixed("ratio", "ratio", "tokens of an entry", 1, 128),
+            stepped(dynamic("T", "num_rows", "rows of the step, padding included", 0, kMaxInt32),
+                    "row"),
+            stepped(dynamic("P", "num_positions", "rows of rope_table", 0, kMaxInt32), "position"),
+            dynamic("page_size", "page_size", "entries of a page", 1, 65536),
+            stepped(dynamic("num_pages", "num_pages", "pages of the cache", 0, kMaxInt32),
+                    "page of the cache"),
+            derived("page_bytes", "byte of a page",
+                    [](const Sizes& s) { return s["page_size"] * entry_bytes(s["format"]); }),
+            derived("512", "element", [](const Sizes&) { return int64_t{512}; }),
+            derived("64", "element", [](const Sizes&) { return int64_t{64}; }),
+        },
+    .args =
+        {
+            vectors(in("latent", DType::bf16, "T 512", "latents before RoPE"), 8),
+            in("positions", DType::i32, "T",
+               "position of a token of each row's group; a row whose position is outside of "
+               "rope_table is not rotated"),
+            in("slots", DType::i64, "T", "where each row goes in the cache"),
+            vectors(in("rope_table", DType::f32, "P 64",
+                       "of each position 32 cosines, then 32 sines, of the layer's frequencies"),
+                    4),
+            Arg{.name = "cache",
+                .dtype = DType::u8,
+                .kind = ArgKind::output,
+                .dims = {"num_pages", "page_bytes"},
+                .doc = "pages of entries",
+                .memory = Memory::cold,
+                .align_bytes = 8,
+                .stride_multiple = 8},
+        },
+    .requirements = {{.small = {.terms = {{"num_pages"}, {"page_size"}}},
+                      .big = {.offset = kMaxInt32, .scale = 0},
+                      .sentence = "num_pages * page_size is at most 2147483647, so that a slot "
+                                  "fits the int32 of its readers"}},
+    .buckets = {{"T", {1, 16, 256, 4096}}},
+    .model_shapes =
+        [](int) {
+          std::vector<Sizes> shapes;
+          for (const int64_t format : {kF2, kF3, kF4}) {
+            for (const int64_t ratio : {1, 2})
+              shapes.push_back({{"format", format}, {"ratio", ratio}});
+          }
+          return shapes;
+        },
+    .cost = cost,
+    .space = space,
+    .default_config = default_config,
+    .plan = plan,
+    .model = model,
+};
+
+}  // namespace kiln::templates
