@@ -13,6 +13,7 @@ extern const Op compressed_kv_insert;
 extern const Op compressor_update;
 extern const Op gather_dequant_kv;
 extern const Op index_key_insert;
+extern const Op index_query;
 extern const Op linear_fp8;
 extern const Op pack_weights;
 extern const Op ragged_indptr;
@@ -28,22 +29,12 @@ namespace {
 
 std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
-      &act_quant,
-      &combine_topk_swa,
-      &compressed_kv_insert,
-      &compressor_update,
-      &gather_dequant_kv,
-      &index_key_insert,
-      &linear_fp8,
-      &pack_weights,
-      &ragged_indptr,
-      &rms_norm,
-      &rope,
-      &rope_table,
-      &sparse_mla_decode,
-      &topk_to_slots,
-      &window_kv_insert,
-      &window_slots,
+      &act_quant,         &combine_topk_swa,  &compressed_kv_insert,
+      &compressor_update, &gather_dequant_kv, &index_key_insert,
+      &index_query,       &linear_fp8,        &pack_weights,
+      &ragged_indptr,     &rms_norm,          &rope,
+      &rope_table,        &sparse_mla_decode, &topk_to_slots,
+      &window_kv_insert,  &window_slots,
   };
   return ops;
 }

@@ -472,6 +472,98 @@ KILN_API kiln_status kiln_index_key_insert_workspace(kiln_plan *plan,
                                                      const kiln_index_key_insert_args *args,
                                                      uint64_t *bytes);
 
+/* ---- index_query ---- */
+
+/* Rotates and quantises the queries of the indexer and scales its head weights.
+ *
+ * For row t and head h, p = positions[t]:
+ *   x' = q[t, h] with its last 64 elements rotated: in pairs i = 0..31
+ *     a' = a * cos - b * sin, b' = a * sin + b * cos
+ *     cos = rope_table[p, i], sin = rope_table[p, 32 + i]
+ *     in fp32, products rounded, then one addition, then bf16 (nearest even)
+ *   q4m:  codes[t, h] = 128 E2M1 codes of x' (even element in bits 0..3: 64 bytes),
+ *         scales[t, h] = 4 UE8M0 scales, one per 32 elements
+ *   q8k:  codes[t, h] = 128 E4M3 codes of x' with one scale s = 2^n for all
+ *   bf16: y[t, h] = what the codes and scales of q4m stand for
+ *   weights[t, h] = head_weights[t, h] * 2^-6, in q8k * 2^-6 * s
+ * 2^-6 is 128^-0.5 * 32^-0.5, for any num_heads. head_weights is the product of x and weights_proj,
+ * rounded to bf16; both products are exact in fp32 unless they leave its range.
+ * code_bytes is 64 (q4m) or 128 (q8k). q4m is that of act_quant; q8k is its q8a with one group of
+ * 128. A group that holds a NaN or an infinity becomes scale 255 and codes 0 (q4m), codes 0x7f and
+ * a NaN as weight (q8k), or NaN (bf16).
+ * A row whose position is outside of rope_table is not rotated: padding gives numbers that nobody
+ * reads. A row's bits depend on the row alone, on every rank.
+ *
+ * Formula: ops.md B11, B4, B5, (f)4, (f)5. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "num_heads": heads of the indexer (1 to 128)
+ *   "output": what is written of the queries ("q4m", "q8k", "bf16")
+ */
+typedef struct kiln_index_query_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, num_heads, 128]: queries before RoPE; 16-byte aligned */
+  const uint16_t *q;
+  /* elements of q from one row to the next; a multiple of 8 */
+  int64_t q_stride0;
+  /* elements of q from one head to the next; a multiple of 8 */
+  int64_t q_stride1;
+  /* in, bf16 [num_rows, num_heads]: weight of each head before its factor; 4-byte aligned */
+  const uint16_t *head_weights;
+  /* elements of head_weights from one row to the next */
+  int64_t head_weights_stride;
+  /* in, i32 [num_rows]: row of rope_table for each row; one outside of it is not rotated */
+  const int32_t *positions;
+  /* in, f32 [num_positions, 64]: of each position 32 cosines, then 32 sines, of the layer's
+   * frequencies; 16-byte aligned */
+  const float *rope_table;
+  /* elements of rope_table from one position to the next; a multiple of 4 */
+  int64_t rope_table_stride;
+  /* out, u8 [num_rows, num_heads, code_bytes]: E2M1 or E4M3 codes; only with output q4m or q8k,
+   * else NULL; 8-byte aligned */
+  uint8_t *codes;
+  /* elements of codes from one row to the next; a multiple of 8 */
+  int64_t codes_stride0;
+  /* elements of codes from one head to the next; a multiple of 8 */
+  int64_t codes_stride1;
+  /* out, u8 [num_rows, num_heads, 4]: UE8M0 scales; only with output q4m, else NULL */
+  uint8_t *scales;
+  /* elements of scales from one row to the next */
+  int64_t scales_stride0;
+  /* elements of scales from one head to the next */
+  int64_t scales_stride1;
+  /* out, bf16 [num_rows, num_heads, 128]: quantised queries as numbers; only with output bf16,
+   * else NULL; 16-byte aligned */
+  uint16_t *y;
+  /* elements of y from one row to the next; a multiple of 8 */
+  int64_t y_stride0;
+  /* elements of y from one head to the next; a multiple of 8 */
+  int64_t y_stride1;
+  /* out, f32 [num_rows, num_heads]: factor of each head's scores */
+  float *weights;
+  /* elements of weights from one row to the next */
+  int64_t weights_stride;
+  /* rows, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* rows of rope_table; 0 to 2147483647 */
+  int64_t num_positions;
+} kiln_index_query_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_index_query(kiln_plan *plan, const kiln_index_query_args *args,
+                                      void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_index_query_workspace(kiln_plan *plan, const kiln_index_query_args *args,
+                                                uint64_t *bytes);
+
 /* ---- linear_fp8 ---- */
 
 /* Multiplies rows of activations by E4M3 weights that have a UE8M0 scale for each block of 32 x 32.
