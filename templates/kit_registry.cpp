@@ -15,6 +15,7 @@ extern const Kit index_query_kit;
 extern const Kit linear_fp8_kit;
 extern const Kit pack_weights_kit;
 extern const Kit ragged_indptr_kit;
+extern const Kit ragged_keys_kit;
 extern const Kit rms_norm_kit;
 extern const Kit rope_kit;
 extern const Kit rope_table_kit;
@@ -27,12 +28,24 @@ namespace {
 
 std::vector<const Kit*>& registry() {
   static std::vector<const Kit*> kits{
-      &act_quant_kit,         &combine_topk_swa_kit,  &compressed_kv_insert_kit,
-      &compressor_update_kit, &gather_dequant_kv_kit, &index_key_insert_kit,
-      &index_query_kit,       &linear_fp8_kit,        &pack_weights_kit,
-      &ragged_indptr_kit,     &rms_norm_kit,          &rope_kit,
-      &rope_table_kit,        &sparse_mla_decode_kit, &topk_to_slots_kit,
-      &window_kv_insert_kit,  &window_slots_kit,
+      &act_quant_kit,
+      &combine_topk_swa_kit,
+      &compressed_kv_insert_kit,
+      &compressor_update_kit,
+      &gather_dequant_kv_kit,
+      &index_key_insert_kit,
+      &index_query_kit,
+      &linear_fp8_kit,
+      &pack_weights_kit,
+      &ragged_indptr_kit,
+      &ragged_keys_kit,
+      &rms_norm_kit,
+      &rope_kit,
+      &rope_table_kit,
+      &sparse_mla_decode_kit,
+      &topk_to_slots_kit,
+      &window_kv_insert_kit,
+      &window_slots_kit,
   };
   return kits;
 }

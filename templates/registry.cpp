@@ -17,6 +17,7 @@ extern const Op index_query;
 extern const Op linear_fp8;
 extern const Op pack_weights;
 extern const Op ragged_indptr;
+extern const Op ragged_keys;
 extern const Op rms_norm;
 extern const Op rope;
 extern const Op rope_table;
@@ -29,12 +30,24 @@ namespace {
 
 std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
-      &act_quant,         &combine_topk_swa,  &compressed_kv_insert,
-      &compressor_update, &gather_dequant_kv, &index_key_insert,
-      &index_query,       &linear_fp8,        &pack_weights,
-      &ragged_indptr,     &rms_norm,          &rope,
-      &rope_table,        &sparse_mla_decode, &topk_to_slots,
-      &window_kv_insert,  &window_slots,
+      &act_quant,
+      &combine_topk_swa,
+      &compressed_kv_insert,
+      &compressor_update,
+      &gather_dequant_kv,
+      &index_key_insert,
+      &index_query,
+      &linear_fp8,
+      &pack_weights,
+      &ragged_indptr,
+      &ragged_keys,
+      &rms_norm,
+      &rope,
+      &rope_table,
+      &sparse_mla_decode,
+      &topk_to_slots,
+      &window_kv_insert,
+      &window_slots,
   };
   return ops;
 }

@@ -781,6 +781,97 @@ KILN_API kiln_status kiln_ragged_indptr_workspace(kiln_plan *plan,
                                                   const kiln_ragged_indptr_args *args,
                                                   uint64_t *bytes);
 
+/* ---- ragged_keys ---- */
+
+/* Writes what all layers of one ratio need to know of a chunk: lengths, bounds and slots of its
+ * packed keys, and of each row its request, position and visible keys.
+ *
+ * Of request b, query_len = query_start_loc[b + 1] - query_start_loc[b], prefix_len = seq_lens[b] -
+ * query_len:
+ *   lens[b]        = seq_lens[b] / ratio, at least 0
+ *   gather_lens[b] = query_len + min(prefix_len, 127), at least 0
+ *   indptr[b]      = min(lens[0] + .. + lens[b - 1], capacity)   for b = 0 .. num_requests
+ *   indices[indptr[b] + j] = block_table[b, j / page_size] * page_size + j % page_size,
+ *                    for j < lens[b], as far as capacity reaches
+ * Of row t of request b:
+ *   requests[t]  = b
+ *   positions[t] = prefix_len + (t - first row of b)
+ *   key_begin[t] = indptr[b]
+ *   key_end[t]   = min(lens[0] + .. + lens[b - 1] + (positions[t] + 1) / ratio, capacity)
+ * Rows past the last request are padding: requests and positions -1, key_begin and key_end 0. A
+ * column beyond block_table and a page outside 0 .. num_pages - 1 give the slot -1. The rest of
+ * indices is left as it is.
+ * All of it depends on lengths, table and ratio alone: one call serves all layers that share a
+ * table and a ratio, until the next chunk. lens and gather_lens are those of gather_dequant_kv and
+ * combine_topk_swa, requests and positions those of the ops that take rows. max_keys sets how many
+ * CTAs share a request; longer requests are right too.
+ *
+ * Formula: ops.md B13, B13.0, B13.3 2, B15, (f)8. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "ratio": tokens per compressed entry of the layers (1 to 128)
+ * A legal call holds:
+ *   - num_pages * page_size is at most 2147483647, so that a slot fits an int32
+ */
+typedef struct kiln_ragged_keys_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, i32 [boundaries]: first row of each request and, last, their end; may be a slice: the
+   * first value is subtracted */
+  const int32_t *query_start_loc;
+  /* in, i32 [num_requests]: tokens of each request after this step */
+  const int32_t *seq_lens;
+  /* in, i32 [num_requests, table_width]: page of the cache for each page of a request; only
+   * entries in use are read */
+  const int32_t *block_table;
+  /* elements of block_table from one request to the next */
+  int64_t block_table_stride;
+  /* out, i32 [num_requests]: compressed entries of each request */
+  int32_t *lens;
+  /* out, i32 [num_requests]: window rows that each request can see */
+  int32_t *gather_lens;
+  /* out, i32 [boundaries]: first key of each request in indices and, last, the end of all */
+  int32_t *indptr;
+  /* out, i32 [capacity]: slots of all keys, packed; NULL: none; NULL is legal */
+  int32_t *indices;
+  /* out, i32 [num_rows]: request of each row; -1: padding */
+  int32_t *requests;
+  /* out, i32 [num_rows]: position of each row; -1: padding */
+  int32_t *positions;
+  /* out, i32 [num_rows]: first packed key that a row sees */
+  int32_t *key_begin;
+  /* out, i32 [num_rows]: end of the packed keys that a row sees */
+  int32_t *key_end;
+  /* rows of the chunk, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* requests of the chunk; 0 to 2147483646 */
+  int64_t num_requests;
+  /* keys of the longest request; 1 to 2147483647 */
+  int64_t max_keys;
+  /* keys that indices has room for; 0 to 2147483647 */
+  int64_t capacity;
+  /* columns of block_table; 0 to 2147483647 */
+  int64_t table_width;
+  /* entries of a page; 1 to 65536 */
+  int64_t page_size;
+  /* pages of the cache; 0 to 2147483647 */
+  int64_t num_pages;
+} kiln_ragged_keys_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_ragged_keys(kiln_plan *plan, const kiln_ragged_keys_args *args,
+                                      void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_ragged_keys_workspace(kiln_plan *plan, const kiln_ragged_keys_args *args,
+                                                uint64_t *bytes);
+
 /* ---- rms_norm ---- */
 
 /* Divides rows of bf16 by their root mean square and multiplies them by a weight.

@@ -84,5 +84,24 @@ TEST(MetadataOnSimulator, MistakesOfRaggedIndptrAreRejected) {
                    "more than indices has room for"});
 }
 
+TEST(MetadataOnSimulator, MistakesOfRaggedKeysAreRejected) {
+  const std::vector<Mutant> mutants{
+      {"one warp's sum is left out", "kernel.cu", "lane_id() < warps ?", "lane_id() + 1 < warps ?"},
+      {"lengths are not divided", "kernel.cu", "max(seq_len, 0) / ratio", "max(seq_len, 0)"},
+      {"the slice's base is left out", "kernel.cu", "base = args.query_start_loc[0]", "base = 0"},
+      {"the window is one longer", "kernel.cu", "window - 1", "window"},
+      {"the row's own key is left out", "kernel.cu", "keys_of(position + 1)", "keys_of(position)"},
+      {"padding has a request", "kernel.cu", "write_row(args, t, -1, -1, 0, 0)",
+       "write_row(args, t, 0, 0, 0, 0)"},
+      {"columns beyond the table are read", "kernel.cu", "&& column < args.table_width", ""},
+      {"indices are left", "kernel.cu", "keys = min(keys, args.capacity - begin);", ""},
+      {"long requests are cut", "kernel.cu", "first < keys; first += step",
+       "first < keys; first += keys"},
+  };
+  expect_rejected("ragged_keys", mutants, {{"ratio", 2}}, {},
+                  {"several requests, some empty", "many requests", "pages that do not exist",
+                   "more keys than there is room for", "requests longer than max_keys"});
+}
+
 }  // namespace
 }  // namespace kiln
