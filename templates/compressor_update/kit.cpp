@@ -381,8 +381,13 @@ std::vector<Case> large_cases(const Sizes& fixed_sizes) {
   Case far = make_case("rows beyond 2^31 elements", fixed_sizes, 9, 2,
                        {{"prefix_low", 501}, {"prefix_high", 2000}});
   far.strides = {{"projections_stride", int64_t{1} << 28}, {"latent_stride", int64_t{1} << 28}};
-  if (fixed_sizes["ratio"] == 2) far.strides.set("ring_stride0", int64_t{1} << 30);
   cases.push_back(far);
+  if (fixed_sizes["ratio"] == 2) {
+    Case ring = make_case("blocks beyond 2^31 elements", fixed_sizes, 9, 3,
+                          {{"prefix_low", 501}, {"prefix_high", 2000}});
+    ring.strides = {{"ring_stride0", int64_t{1} << 29}};
+    cases.push_back(ring);
+  }
   return cases;
 }
 

@@ -74,8 +74,9 @@ const Op compressor_update{
         "keeps what later steps need in a ring.",
     .doc =
         "projections holds, for each token, 512 values and with ratio 2 also 512 scores behind "
-        "them: row_floats is 512 * ratio. Row t of request b = requests[t], at p = positions[t], completes a group when "
-        "(p + 1) is a multiple of ratio; with ratio 2 the group is p - 1 and p:\n"
+        "them: row_floats is 512 * ratio. Row t of request b = requests[t], at p = positions[t], "
+        "completes a group when (p + 1) is a multiple of ratio; with ratio 2 the group is p - 1 "
+        "and p:\n"
         "  m = max(score[p - 1], score[p]);  e[i] = exp(score[i] - m)       each channel by "
         "itself\n"
         "  pooled = (value[p - 1] * e[p - 1] + value[p] * e[p]) / (e[p - 1] + e[p])\n"

@@ -158,12 +158,18 @@ std::vector<Case> large_cases(const Sizes& fixed_sizes) {
     cases.push_back(make_case(fmt::format("{} rows", rows), fixed_sizes, rows, 3, {64, 900},
                               {{"visible_low", 0}, {"visible_high", 3000}, {"padded_rows", 2}}));
   }
-  Case far = make_case("rows beyond 2^31 elements", fixed_sizes, 18, 18, {64, 900},
-                       {{"visible_low", 500}, {"visible_high", 2000}});
-  far.strides = {{"topk_stride", int64_t{1} << 27},
-                 {"slots_stride", int64_t{1} << 27},
-                 {"block_table_stride", int64_t{1} << 27}};
-  cases.push_back(far);
+  constexpr int64_t kFar = int64_t{1} << 27;
+  for (const bool table : {false, true}) {
+    Case far =
+        make_case(table ? "tables beyond 2^31 elements" : "rows beyond 2^31 elements", fixed_sizes,
+                  18, 18, {64, 900}, {{"visible_low", 500}, {"visible_high", 2000}});
+    if (table) {
+      far.strides = {{"block_table_stride", kFar}};
+    } else {
+      far.strides = {{"topk_stride", kFar}, {"slots_stride", kFar}};
+    }
+    cases.push_back(far);
+  }
   return cases;
 }
 
