@@ -6,10 +6,12 @@
 #include <cstring>
 #include <limits>
 
+#include "templates/kit_norm.h"
+
 namespace kiln::templates {
 namespace {
 
-enum Stream : uint64_t { kBadSlot = 16, kBadSlotValue, kBadPosition, kPosition, kEntry };
+enum Stream : uint64_t { kBadSlot = 16, kBadSlotValue, kBadPosition, kPosition, kEntry, kWeight };
 
 constexpr int64_t kRopeDims = 64;
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
@@ -206,13 +208,39 @@ int64_t position_of(const Case& c, int64_t t) {
                      counter_range(c.seed, kPosition, static_cast<uint64_t>(t), 0, positions - 1));
 }
 
+uint16_t norm_weight_bits(const Case& c, int64_t column) {
+  const uint64_t draw = counter_bits(c.seed, kWeight, static_cast<uint64_t>(column));
+  const auto exponent = static_cast<int64_t>(122 + (draw >> 32) % 8);
+  return static_cast<uint16_t>((draw & 0x8000) | exponent << 7 | (draw & 0x7f));
+}
+
+// Bytes come row by row, so the last factor is kept.
+RowBits normalised_row(const InsertOp& insert, const Case& c, int64_t row) {
+  struct Kept {
+    Case of;
+    int64_t row = -1;
+    float factor = 0;
+  };
+  thread_local Kept kept;
+  const InputRows input = insert_input(insert, c);
+  const bool is_same = kept.row == row && kept.of.seed == c.seed && kept.of.knobs == c.knobs &&
+                       kept.of.sizes == c.sizes;
+  if (!is_same) {
+    const auto source = [&](int64_t column) { return input.bits(row, column); };
+    kept = {c, row, norm_factor(source, insert.width)};
+  }
+  const float factor = kept.factor;
+  return [=](int64_t column) {
+    return normalised_bits(input.bits(row, column), factor, norm_weight_bits(c, column));
+  };
+}
+
 std::optional<RowBits> written_row(const InsertOp& insert, const Case& c, int64_t t) {
   const int64_t position = position_of(c, t), slot = slot_of(c, t);
   if (slot < 0 || slot >= c.sizes["num_pages"] * c.sizes["page_size"]) return std::nullopt;
   const InputRows input = insert_input(insert, c);
-  const RowBits before = insert.before_rope != nullptr
-                             ? insert.before_rope(c, t)
-                             : [input, t](int64_t e) { return input.bits(t, e); };
+  RowBits before = [input, t](int64_t e) { return input.bits(t, e); };
+  if (insert.before_rope != nullptr) before = insert.before_rope(c, t);
   const int64_t ratio = c.sizes.get("ratio", 1);
   const int64_t first = position / ratio * ratio;
   const bool rotates = position >= 0 && position < c.sizes["P"];
@@ -295,10 +323,13 @@ std::vector<Case> insert_verify_cases(const InsertOp& insert, const Sizes& fixed
                             {{"spread", 1}, {"page_spacing", 3}}, 9));
   Case strided = make_case("padded strides", fixed, {.rows = 13, .page_size = 5},
                            {{"bad_slots", 5}, {"values", values(QuantiserInput::any_bits)}}, 10);
+  // Pages at an odd multiple of the least that the op asks for.
+  const int64_t least = insert.op->find_arg("cache")->stride_multiple;
   const int64_t page_bytes = 5 * entry_bytes(insert.layout(fixed));
   strided.strides = {{std::string(insert.source) + "_stride", insert.width + 24},
                      {"rope_table_stride", kRopeDims + 12},
-                     {"cache_stride", (page_bytes + 7) / 8 * 8 + 40}};
+                     {"cache_stride", (page_bytes + 15) / 16 * 16 + 32 + least}};
+  strided.knobs.set("page_spacing", 1);
   cases.push_back(strided);
   cases.push_back(make_case("near the measured size", fixed,
                             {.rows = std::min<int64_t>(bucket["T"], 4096),
@@ -328,7 +359,7 @@ std::vector<Case> insert_large_cases(const InsertOp& insert, const Sizes& fixed)
                               {{"page_spacing", 1}, {"bad_slots", 100}}, 1));
   // The last slots lie beyond 2^22, and beyond 2^31 bytes but for index keys.
   cases.push_back(make_case("slots beyond 2^22", fixed, {.rows = 640, .page_size = 64},
-                            {{"page_spacing", 7001}}, 2));
+                            {{"page_spacing", 7501}}, 2));
   Case far = make_case("pages, rows and angles beyond 2^31", fixed,
                        {.rows = 3, .page_size = 1, .table_rows = 3}, {{"page_spacing", 1}}, 3);
   constexpr int64_t kFar = (int64_t{1} << 30) + 64;
@@ -346,7 +377,9 @@ void insert_fill(const InsertOp& insert, const Case& c, const Arg& arg,
     for (size_t i = 0; i < row.size() / sizeof(T); ++i)
       values[i] = static_cast<T>(value(static_cast<int64_t>(i)));
   };
-  if (arg.name == insert.source) {
+  if (arg.name == "weight") {
+    put(uint16_t{}, [&](int64_t column) { return norm_weight_bits(c, column); });
+  } else if (arg.name == insert.source) {
     const InputRows input = insert_input(insert, c);
     put(uint16_t{}, [&](int64_t e) { return input.bits(outer[0], e); });
   } else if (arg.name == "positions") {

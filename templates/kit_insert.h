@@ -53,6 +53,10 @@ int entry_byte(CacheLayout layout, Quantiser quantiser, const RowBits& row, int6
 // What a reader gets for element e of the row.
 double stored_value(CacheLayout layout, Quantiser quantiser, const RowBits& row, int64_t e);
 
+// Of the norms of such ops.
+uint16_t norm_weight_bits(const Case& c, int64_t column);
+// The source row after its norm.
+RowBits normalised_row(const InsertOp& insert, const Case& c, int64_t row);
 InputRows insert_input(const InsertOp& insert, const Case& c);
 // What is in the cache for row t; nullopt: nothing is written.
 std::optional<RowBits> written_row(const InsertOp& insert, const Case& c, int64_t t);

@@ -14,6 +14,7 @@ extern const Kit index_key_insert_kit;
 extern const Kit index_query_kit;
 extern const Kit linear_fp8_kit;
 extern const Kit pack_weights_kit;
+extern const Kit qkv_norm_kit;
 extern const Kit ragged_indptr_kit;
 extern const Kit ragged_keys_kit;
 extern const Kit rms_norm_kit;
@@ -37,6 +38,7 @@ std::vector<const Kit*>& registry() {
       &index_query_kit,
       &linear_fp8_kit,
       &pack_weights_kit,
+      &qkv_norm_kit,
       &ragged_indptr_kit,
       &ragged_keys_kit,
       &rms_norm_kit,

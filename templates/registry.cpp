@@ -16,6 +16,7 @@ extern const Op index_key_insert;
 extern const Op index_query;
 extern const Op linear_fp8;
 extern const Op pack_weights;
+extern const Op qkv_norm;
 extern const Op ragged_indptr;
 extern const Op ragged_keys;
 extern const Op rms_norm;
@@ -39,6 +40,7 @@ std::vector<const Op*>& registry() {
       &index_query,
       &linear_fp8,
       &pack_weights,
+      &qkv_norm,
       &ragged_indptr,
       &ragged_keys,
       &rms_norm,

@@ -728,6 +728,71 @@ KILN_API kiln_status kiln_pack_weights_workspace(kiln_plan *plan,
                                                  const kiln_pack_weights_args *args,
                                                  uint64_t *bytes);
 
+/* ---- qkv_norm ---- */
+
+/* The norms of the q and the kv part of projected rows, and the q part's FP8 codes and scales.
+ *
+ * For each row, with rms_norm and act_quant as these ops define them, to the bit:
+ *   qr = rms_norm(qkv[t, 0 .. q_columns - 1], q_weight)
+ *   kv = rms_norm(qkv[t, q_columns .. q_columns + kv_columns - 1], kv_weight)
+ *   qr_codes, qr_scales = act_quant(qr), format q8a
+ * qr_format says what of qr is written: "codes_q8a" is what linears with x_format "codes_q8a" take,
+ * so that neither they nor a pass in between quantise it.
+ *
+ * Formula: ops.md B7, B3, B4. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "q_columns": elements of the q part; a multiple of 32 (32 to 8192)
+ *   "kv_columns": elements of the kv part; a multiple of 8 (8 to 4096)
+ *   "qr_format": what is written of the q part ("bf16", "codes_q8a", "bf16_and_codes_q8a")
+ */
+typedef struct kiln_qkv_norm_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, qkv_columns]: the projected rows; 16-byte aligned */
+  const uint16_t *qkv;
+  /* elements of qkv from one row to the next; a multiple of 8 */
+  int64_t qkv_stride;
+  /* in, bf16 [q_columns]: a factor for each column of the q part; 16-byte aligned */
+  const uint16_t *q_weight;
+  /* in, bf16 [kv_columns]: a factor for each column of the kv part; 16-byte aligned */
+  const uint16_t *kv_weight;
+  /* out, bf16 [num_rows, q_columns]: the norm of the q part; only with qr_format bf16 or
+   * bf16_and_codes_q8a, else NULL; 16-byte aligned */
+  uint16_t *qr;
+  /* elements of qr from one row to the next; a multiple of 8 */
+  int64_t qr_stride;
+  /* out, u8 [num_rows, q_columns]: its E4M3 codes; only with qr_format codes_q8a or
+   * bf16_and_codes_q8a, else NULL; 8-byte aligned */
+  uint8_t *qr_codes;
+  /* elements of qr_codes from one row to the next; a multiple of 8 */
+  int64_t qr_codes_stride;
+  /* out, u8 [num_rows, q_groups]: their UE8M0 scales, one for 32 columns; only with qr_format
+   * codes_q8a or bf16_and_codes_q8a, else NULL */
+  uint8_t *qr_scales;
+  /* elements of qr_scales from one row to the next */
+  int64_t qr_scales_stride;
+  /* out, bf16 [num_rows, kv_columns]: the norm of the kv part; 16-byte aligned */
+  uint16_t *kv;
+  /* elements of kv from one row to the next; a multiple of 8 */
+  int64_t kv_stride;
+  /* rows; 0 to 2147483647 */
+  int64_t num_rows;
+} kiln_qkv_norm_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_qkv_norm(kiln_plan *plan, const kiln_qkv_norm_args *args, void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_qkv_norm_workspace(kiln_plan *plan, const kiln_qkv_norm_args *args,
+                                             uint64_t *bytes);
+
 /* ---- ragged_indptr ---- */
 
 /* Packs the columns that count of dense rows of slots, one row behind the other, with the
@@ -1250,7 +1315,9 @@ KILN_API kiln_status kiln_topk_to_slots_workspace(kiln_plan *plan,
 /* Rotates, quantises and writes the window kv of a step into its paged cache.
  *
  * For row t, s = slots[t], p = positions[t]:
- *   x' = kv[t] with its last 64 elements rotated: in pairs i = 0..31
+ *   x  = kv[t], or with norm "rms" bf16((kv[t] * r) * weight),
+ *        r = 1 / sqrt(sum(kv[t]^2) / 512 + 1e-20)
+ *   x' = x with its last 64 elements rotated: in pairs i = 0..31
  *     a' = a * cos - b * sin, b' = a * sin + b * cos
  *     cos = rope_table[p, i], sin = rope_table[p, 32 + i]
  *     in fp32, products rounded, then one addition, then bf16 (nearest even)
@@ -1259,24 +1326,29 @@ KILN_API kiln_status kiln_topk_to_slots_workspace(kiln_plan *plan,
  *   f1: q8a: 512 E4M3 codes, 16 UE8M0 scales (one per 32 elements)        528 bytes
  *   f3: q8d: 448 E4M3 codes, then 64 bf16; 7 UE8M0 scales (one per 64) and a 0   584 bytes
  *   f4: 512 bf16: what codes and scales of f1 stand for                  1024 bytes
- * q8a and q8d are those of act_quant, to the bit: a group that holds a NaN or an infinity becomes
- * scale 255 and codes 0x7f (f4: 0x7fc0); a NaN that rotation makes in the bf16 of f3 is 0x7fff.
+ * The norm is that of rms_norm, to the bit, and so is the order of its sum; every config adds in
+ * the same order. q8a and q8d are those of act_quant, to the bit: a group that holds a NaN or an
+ * infinity becomes scale 255 and codes 0x7f (f4: 0x7fc0); a NaN that rotation makes in the bf16 of
+ * f3 is 0x7fff.
  * A row whose slot is negative or beyond the cache is not written. Entries are written whole; every
  * other byte of the cache is left as it is. No two rows have the same slot.
  *
- * Formula: ops.md B4, B5, B7, B8, (f)4, (f)5. Version 1. Result: bit-exact.
+ * Formula: ops.md B3, B4, B5, B7, B8, (f)4, (f)5. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
  *   "format": layout of the cache ("f1", "f3", "f4")
+ *   "norm": of the rows, before they are rotated ("none", "rms")
  * A legal call holds:
  *   - num_pages * page_size is at most 2147483647, so that a slot fits the int32 of its readers
  */
 typedef struct kiln_window_kv_insert_args {
   /* sizeof of this struct */
   uint64_t struct_bytes;
-  /* in, bf16 [num_rows, 512]: kv after its norm; 16-byte aligned */
+  /* in, bf16 [num_rows, 512]: kv after its norm, or before it; 16-byte aligned */
   const uint16_t *kv;
   /* elements of kv from one row to the next; a multiple of 8 */
   int64_t kv_stride;
+  /* in, bf16 [512]: of the norm; only with norm rms, else NULL; 16-byte aligned */
+  const uint16_t *weight;
   /* in, i32 [num_rows]: row of rope_table for each row; one outside of it is not rotated */
   const int32_t *positions;
   /* in, i64 [num_rows]: where each row goes in the cache */

@@ -1,5 +1,6 @@
-// Rows of 512 bf16 into a paged KV cache: RoPE on the last 64 elements, then the quantiser, then
-// the page layout (ops.md B5, B4, B8). Shared by the ops that write F1 to F4.
+// Rows of 512 bf16 into a paged KV cache: RMSNorm where it is asked for, RoPE on the last 64
+// elements, then the quantiser, then the page layout (ops.md B3, B5, B4, B8). Shared by the ops
+// that write F1 to F4.
 //
 //   F1  bs x 512 E4M3 codes            | bs x 16 UE8M0 scales, one per 32 elements
 //   F2  bs x 256 bytes of E2M1 pairs   | bs x 32 E4M3 scales, one per 16 elements
@@ -11,6 +12,7 @@
 #pragma once
 
 #include "templates/common/memory.cuh"
+#include "templates/common/norm.cuh"
 #include "templates/common/page_slot.cuh"
 #include "templates/common/quantise_group.cuh"
 #include "templates/common/rope.cuh"
@@ -24,6 +26,7 @@ constexpr u32 first_rope_column = 448;
 struct KvRows {
   const u16* x;
   i64 x_stride;
+  const u16* weight;  // of the norm, if there is one
   const i32* positions;
   const i64* slots;
   const float* table;
@@ -86,9 +89,46 @@ __device__ __forceinline__ void store_piece(const KvRows& kv, const KvPiece& pie
   }
 }
 
+// The squares of the rows of these 64 lanes, added in the order of norm.cuh: pieces j and j + 32
+// lie in two warps.
+template <int threads, int rows_per_thread>
+__device__ __forceinline__ void add_squares(const KvPiece (&pieces)[rows_per_thread],
+                                            float (&sums)[rows_per_thread]) {
+  __shared__ float of_threads[rows_per_thread][threads];
+#pragma unroll
+  for (int i = 0; i < rows_per_thread; ++i) {
+    const Piece& x = pieces[i].x;
+    sums[i] = sum_of_squares({x.pairs[0], x.pairs[1], x.pairs[2], x.pairs[3]});
+    of_threads[i][threadIdx.x] = sums[i];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < rows_per_thread; ++i) {
+    sums[i] = __fadd_rn(sums[i], of_threads[i][threadIdx.x ^ warp_lanes]);
+#pragma unroll
+    for (int half = warp_lanes / 2; half >= 1; half /= 2)
+      sums[i] = __fadd_rn(sums[i], __shfl_xor_sync(all_lanes, sums[i], half));
+  }
+}
+
+template <int threads, int rows_per_thread>
+__device__ __forceinline__ void normalise(KvPiece (&pieces)[rows_per_thread],
+                                          const uint4& weights) {
+  const u32 of_pairs[4] = {weights.x, weights.y, weights.z, weights.w};
+  float sums[rows_per_thread];
+  add_squares<threads>(pieces, sums);
+#pragma unroll
+  for (int i = 0; i < rows_per_thread; ++i) {
+    const float factor = norm_factor<8 * lanes_per_kv_row>(sums[i]);
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      pieces[i].x.pairs[j] = normalised(pieces[i].x.pairs[j], of_pairs[j], factor);
+  }
+}
+
 // grid  (ceil(rows / (threads / 64 * rows_per_thread)))   block (threads)
 // Rows rotate by the first position of their group of `ratio`.
-template <int layout, int quantiser, int ratio, int threads, int rows_per_thread>
+template <int layout, int quantiser, bool has_norm, int ratio, int threads, int rows_per_thread>
 __device__ __forceinline__ void insert_kv_rows(const KvRows& kv) {
   constexpr int rows_at_once = threads / lanes_per_kv_row;
   const u32 column = threadIdx.x % lanes_per_kv_row * 8;
@@ -117,6 +157,10 @@ __device__ __forceinline__ void insert_kv_rows(const KvRows& kv) {
       pieces[i].angles = load_rope_angles(kv.table + position * kv.table_stride,
                                           static_cast<int>(column - first_rope_column) / 8);
     }
+  }
+  if constexpr (has_norm) {
+    const uint4 weights = load_16(reinterpret_cast<const u8*>(kv.weight + column));
+    normalise<threads>(pieces, weights);
   }
   const bool allows_16_bytes =
       ((reinterpret_cast<u64>(kv.cache) | static_cast<u64>(kv.page_stride)) & 15) == 0;

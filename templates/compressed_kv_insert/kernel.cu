@@ -13,8 +13,11 @@
 extern "C" __global__ void __launch_bounds__(threads)
     compressed_kv_insert(const __grid_constant__ Args args) {
   constexpr int quantiser = format == F3 ? q8d : q4n;
-  const KvRows kv{args.latent,     args.latent_stride,     args.positions,     args.slots,
-                  args.rope_table, args.rope_table_stride, args.num_positions, args.num_rows,
-                  args.cache,      args.cache_stride,      args.page_size,     args.num_pages};
-  insert_kv_rows<format, quantiser, ratio, threads, rows_per_thread>(kv);
+  constexpr bool has_norm = false;  // the compressor has normalised them
+  const u16* const no_weight = nullptr;
+  const KvRows kv{
+      args.latent,       args.latent_stride,     no_weight,          args.positions, args.slots,
+      args.rope_table,   args.rope_table_stride, args.num_positions, args.num_rows,  args.cache,
+      args.cache_stride, args.page_size,         args.num_pages};
+  insert_kv_rows<format, quantiser, has_norm, ratio, threads, rows_per_thread>(kv);
 }

@@ -3,7 +3,6 @@
 // Knob of a case beside those: from_weight (1: rows of ones, so that their norm is the weight,
 // which holds groups seed, seed + 1, .. of the quantiser's vectors).
 #include "templates/kit_insert.h"
-#include "templates/kit_norm.h"
 
 namespace kiln::templates {
 
@@ -11,8 +10,6 @@ extern const Op index_key_insert;
 extern const Kit index_key_insert_kit;
 
 namespace {
-
-enum Stream : uint64_t { kWeight = 64 };
 
 constexpr int64_t kColumns = 128;
 constexpr uint16_t kOne = 0x3f80;
@@ -42,17 +39,12 @@ uint16_t weight_bits(const Case& c, int64_t column) {
         .input = QuantiserInput::vectors, .quantiser = quantiser_of(c.sizes), .columns = kColumns};
     return vectors.bits(static_cast<int64_t>(c.seed), column);
   }
-  const uint64_t draw = counter_bits(c.seed, kWeight, static_cast<uint64_t>(column));
-  const auto exponent = static_cast<int64_t>(122 + (draw >> 32) % 8);
-  return static_cast<uint16_t>((draw & 0x8000) | exponent << 7 | (draw & 0x7f));
+  return norm_weight_bits(c, column);
 }
 
 RowBits key_row(const Case& c, int64_t row) {
-  const float factor =
-      norm_factor([&](int64_t column) { return k_bits(c, row, column); }, kColumns);
-  return [=](int64_t column) {
-    return normalised_bits(k_bits(c, row, column), factor, weight_bits(c, column));
-  };
+  if (!is_from_weight(c)) return normalised_row(kInsert, c, row);
+  return [=](int64_t column) { return weight_bits(c, column); };
 }
 
 std::vector<Case> verify_cases(const Sizes& fixed, const Sizes& bucket) {

@@ -137,11 +137,11 @@ Case measured_case(const Sizes& fixed_sizes, const Sizes& bucket) {
 std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   std::vector<Case> cases;
   cases.push_back(make_case("vectors", fixed_sizes, 16, Values::vectors));
-  cases.push_back(make_case("no row", fixed_sizes, 0, Values::activations));
   for (const int64_t rows : {1, 2, 5, 33}) {
     cases.push_back(make_case(fmt::format("{} rows", rows), fixed_sizes, rows, Values::activations,
                               static_cast<uint64_t>(rows)));
   }
+  cases.push_back(make_case("no row", fixed_sizes, 0, Values::activations));
   cases.push_back(make_case("any bits", fixed_sizes, 13, Values::any_bits));
   Case padded = make_case("padded strides", fixed_sizes, 7, Values::activations, 2);
   padded.strides = {{"x_stride", fixed_sizes["K"] + 24}, {"y_stride", fixed_sizes["K"] + 40}};

@@ -7,6 +7,7 @@
 //   step            row p of the table has the angles of position p * step
 //   bad_positions   of this many rows one has a position below, one a position above the table
 //   any_bits        infinities and NaN are among the elements
+//   cancelling      one of two terms is nearly the other, so that their rounding decides
 //   layout          head_dim of the tensor that x is a part of
 #include <algorithm>
 #include <cmath>
@@ -58,7 +59,21 @@ int64_t position_of(const Case& c, int64_t row) {
   return counter_range(c.seed, kPosition, static_cast<uint64_t>(row), 0, positions - 1);
 }
 
+// Nearly (sin, cos) or (cos, -sin) for a rotation forward: one of the sums is a few bits.
+uint16_t cancelling_bits(const Case& c, int64_t row, int64_t head, int64_t element) {
+  const int64_t position = position_of(c, row), pair = element / 2;
+  const float cosine = table_entry(c, position, pair);
+  const float turn = c.sizes["direction"] == 0 ? 1 : -1;
+  const float sine = turn * table_entry(c, position, kPairs + pair);
+  const bool is_first = head % 2 == 0;
+  const float value = element % 2 == 0 ? (is_first ? sine : cosine) : (is_first ? cosine : -sine);
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return static_cast<uint16_t>(bits >> 16);
+}
+
 uint16_t x_bits(const Case& c, int64_t row, int64_t head, int64_t element) {
+  if (c.knobs.get("cancelling", 0) != 0) return cancelling_bits(c, row, head, element);
   const auto number = static_cast<uint64_t>((row * c.sizes["H"] + head) * 64 + element);
   const uint64_t draw = counter_bits(c.seed, kElement, number);
   if (c.knobs.get("any_bits", 0) != 0 && (draw >> 40) % 4 == 0) return static_cast<uint16_t>(draw);
@@ -111,6 +126,8 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   cases.push_back(make_case("YaRN", fixed_sizes, 5, {{"layout", 128}, {"yarn", 1}}));
   cases.push_back(make_case("positions to 2^20", fixed_sizes, 7, {{"step", 7037}}, 2));
   cases.push_back(make_case("YaRN to 2^20", fixed_sizes, 7, {{"step", 7037}, {"yarn", 1}}, 3));
+  cases.push_back(
+      make_case("pairs that cancel", fixed_sizes, 48 / fixed_sizes["H"] + 4, {{"cancelling", 1}}));
   cases.push_back(make_case("no row", fixed_sizes, 0, {}));
   for (const int64_t rows : {1, 2, 17}) {
     cases.push_back(make_case(fmt::format("{} rows", rows), fixed_sizes, rows, {},

@@ -41,8 +41,8 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   constexpr int64_t kMost = 4096;
   std::vector<Case> cases{
       make_case("from the start", fixed_sizes, std::min(bucket["P"], kMost), 0),
-      make_case("no position", fixed_sizes, 0, 5),
       make_case("one position", fixed_sizes, 1, 127),
+      make_case("no position", fixed_sizes, 0, 5),
       make_case("the last positions of the model", fixed_sizes, 37, (1 << 20) - 37),
       make_case("the last positions of fp32", fixed_sizes, 17, (1 << 24) - 17),
       make_case("padded rows", fixed_sizes, 9, 65536),

@@ -8,6 +8,8 @@ extern const Kit window_kv_insert_kit;
 
 namespace {
 
+RowBits before_rope(const Case& c, int64_t row);
+
 const InsertOp kInsert{
     .op = &window_kv_insert,
     .source = "kv",
@@ -18,11 +20,19 @@ const InsertOp kInsert{
           return static_cast<CacheLayout>(fixed["format"]) == CacheLayout::f3 ? Quantiser::q8d
                                                                               : Quantiser::q8a;
         },
+    .before_rope = before_rope,
 };
+
+RowBits before_rope(const Case& c, int64_t row) {
+  if (c.sizes["norm"] != 0) return normalised_row(kInsert, c, row);
+  const InputRows input = insert_input(kInsert, c);
+  return [=](int64_t e) { return input.bits(row, e); };
+}
 
 KernelLaunch oracle(const Sizes& s) {
   KernelLaunch launch{.file = "oracle.cu", .entry = "window_kv_insert_oracle"};
-  launch.constants = {constant("format", s["format"])};
+  launch.constants = {constant("format", s["format"]),
+                      {"has_norm", "bool", s["norm"] != 0 ? "true" : "false"}};
   launch.grid_x = {.terms = {{"T"}}};
   launch.threads = 64;
   return launch;

@@ -1,21 +1,27 @@
 // The naive form of window_kv_insert: one CTA per row, one thread per group.
-// grid  (rows)   block (64)   shared: the row after RoPE
+// grid  (rows)   block (64)   shared: the row after the norm and after RoPE
 #include "kiln_args.h"
-#include "kiln_constants.h"  // format
+#include "kiln_constants.h"  // format, has_norm
 #include "templates/naive/kv_entry.cuh"
+#include "templates/naive/norm.cuh"
 #include "templates/naive/rope.cuh"
 
 extern "C" __global__ void window_kv_insert_oracle(const __grid_constant__ Args args) {
   constexpr int quantiser = format == 3 ? naive::q8d : naive::q8a;
-  __shared__ unsigned short rotated[512];
+  __shared__ unsigned short source[512], rotated[512];
   const long long row = blockIdx.x;
   const long long slot = args.slots[row];
   const long long position = args.positions[row];
   if (slot < 0 || slot / args.page_size >= args.num_pages) return;
+  const unsigned short* kv = args.kv + row * args.kv_stride;
+  const float factor = has_norm ? naive::norm_factor<512>(kv) : 0.0f;
+  for (int e = threadIdx.x; e < 512; e += blockDim.x)
+    source[e] = has_norm ? naive::normalised(kv[e], factor, args.weight[e]) : kv[e];
+  __syncthreads();
   const bool rotates = position >= 0 && position < args.num_positions;
   const float* angles = rotates ? args.rope_table + position * args.rope_table_stride : nullptr;
   for (int e = threadIdx.x; e < 512; e += blockDim.x)
-    rotated[e] = naive::rotated(args.kv + row * args.kv_stride, 512, e, angles);
+    rotated[e] = naive::rotated(source, 512, e, angles);
   __syncthreads();
   const naive::Place place{args.cache + slot / args.page_size * args.cache_stride, args.page_size,
                            slot % args.page_size};

@@ -310,10 +310,17 @@ const Row kRows[] = {
        return kiln_combine_topk_swa_workspace(on.plan, &args, &bytes);
      }},
     OTHER_OP(act_quant),
+    OTHER_OP(compressed_kv_insert),
     OTHER_OP(gather_dequant_kv),
+    OTHER_OP(index_key_insert),
     OTHER_OP(linear_fp8),
     OTHER_OP(pack_weights),
+    OTHER_OP(qkv_norm),
+    OTHER_OP(rms_norm),
+    OTHER_OP(rope),
+    OTHER_OP(rope_table),
     OTHER_OP(sparse_mla_decode),
+    OTHER_OP(window_kv_insert),
     {"kiln_close", [](const Subject& on) { return kiln_close(on.session); },
      [](const Subject& on) {
        kiln_close(on.session);

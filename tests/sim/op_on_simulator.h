@@ -87,7 +87,39 @@ class OpOnSimulator : public testing::Test {
     return values;
   }
 
+  // As it is, the config is right on the cases; with a mistake it is not.
+  void expect_rejected(const std::vector<Mutant>& mutants, const std::vector<std::string>& cases,
+                       const templates::Sizes& fixed_sizes, const templates::Config& config) {
+    const tuner::RunVerdict right = verdict_on(cases, fixed_sizes, plan(fixed_sizes, config));
+    EXPECT_EQ(right.outcome, tuner::Outcome::passed) << right.detail;
+    for (const Mutant& mutant : mutants) {
+      const tuner::RunVerdict verdict =
+          verdict_on(cases, fixed_sizes, plan(fixed_sizes, config, &mutant));
+      EXPECT_EQ(verdict.outcome, tuner::Outcome::wrong) << mutant.name << ": " << verdict.detail;
+    }
+  }
+
+  // The checker's report; the device fails from then on.
+  std::string report_on(const Mutant& mutant, const std::vector<std::string>& cases,
+                        const templates::Sizes& fixed_sizes, const templates::Config& config) {
+    const tuner::RunVerdict verdict =
+        verdict_on(cases, fixed_sizes, plan(fixed_sizes, config, &mutant));
+    EXPECT_EQ(verdict.outcome, tuner::Outcome::trap) << mutant.name;
+    return verdict.detail;
+  }
+
  private:
+  tuner::RunVerdict verdict_on(const std::vector<std::string>& cases,
+                               const templates::Sizes& fixed_sizes,
+                               const tuner::RunnablePlan& candidate) {
+    tuner::RunVerdict verdict;
+    for (const std::string& name : cases) {
+      verdict = prepared(case_named(name, fixed_sizes))->check(candidate);
+      if (verdict.outcome != tuner::Outcome::passed) break;
+    }
+    return verdict;
+  }
+
   tuner::RunnableKernel loaded(const jit::KernelSource& source,
                                const templates::KernelLaunch& launch,
                                const templates::Sizes& fixed_sizes, const std::string& what) {

@@ -129,5 +129,15 @@ TEST(RmsNorm, ColumnsAreWholeVectors) {
   EXPECT_THROW(parse_shape(op, Json{{"columns", 1276}}), Error);
 }
 
+TEST(RmsNorm, DefaultsServeTheWidestRows) {
+  const Op& op = *kit().op;
+  for (const int64_t columns : {8, 16, 1272, 5120, 16384}) {
+    const Sizes shape{{"K", columns}};
+    EXPECT_NO_THROW(
+        parse_config(op, shape, find_gpu("rtx-3090"), config_json(op.default_config(shape))))
+        << columns;
+  }
+}
+
 }  // namespace
 }  // namespace kiln::templates

@@ -173,7 +173,7 @@ TEST(Rope, CasesTurnByLargeAngles) {
   EXPECT_LT(least_cosine, -0.99);
 }
 
-TEST(Rope, D4RowsWithoutAPositionStayAsTheyAre) {
+TEST(Rope, RowsWithoutAPositionStayAsTheyAre) {
   for (const char* name : {"positions outside", "no row has a position", "empty table"}) {
     const Case c = case_named(name, 0);
     int below = 0, above = 0;

@@ -1,0 +1,142 @@
+// The ops that write caches, on the simulator: planted mistakes are found by verification.
+#include "tests/sim/op_on_simulator.h"
+
+namespace kiln {
+namespace {
+
+using templates::Config;
+using templates::Sizes;
+
+class Inserts : public OpOnSimulator {
+ public:
+  Inserts(const char* op, const Sizes& shape) : OpOnSimulator(op), shape_(shape) {
+    for (const char* name : {"5 rows", "vectors and edges", "ties under every scale", "any bits",
+                             "rows without a slot", "positions beyond the table", "padded strides"})
+      cases_.push_back(prepared(case_named(name, shape)));
+  }
+
+  tuner::RunVerdict verdict_of(const Mutant* mutant) {
+    const tuner::RunnablePlan candidate =
+        plan(shape_, {{"threads", 128}, {"rows_per_thread", 2}}, mutant);
+    tuner::RunVerdict verdict;
+    for (const auto& c : cases_) {
+      verdict = c->check(candidate);
+      if (verdict.outcome != tuner::Outcome::passed) break;
+    }
+    return verdict;
+  }
+
+ private:
+  void TestBody() override {}
+
+  Sizes shape_;
+  std::vector<std::unique_ptr<tuner::PreparedCase>> cases_;
+};
+
+void reject(const char* op, const Sizes& shape, const std::vector<Mutant>& mutants) {
+  auto inserts = std::make_unique<Inserts>(op, shape);
+  const tuner::RunVerdict right = inserts->verdict_of(nullptr);
+  EXPECT_EQ(right.outcome, tuner::Outcome::passed) << right.detail;
+  for (const Mutant& mutant : mutants) {
+    bool is_wrong = false;
+    try {
+      const tuner::RunVerdict verdict = inserts->verdict_of(&mutant);
+      is_wrong = verdict.outcome == tuner::Outcome::wrong;
+      EXPECT_NE(verdict.outcome, tuner::Outcome::passed) << mutant.name;
+      EXPECT_NE(verdict.outcome, tuner::Outcome::launch) << mutant.name << verdict.detail;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("the checker found"), std::string::npos)
+          << mutant.name << ": " << error.what();
+    }
+    // A fault would be reported by the next candidate too.
+    if (!is_wrong) inserts = std::make_unique<Inserts>(op, shape);
+  }
+}
+
+TEST(WindowInsertOnSimulator, PlantedMistakesAreRejected) {
+  reject(
+      "window_kv_insert", {{"format", 1}, {"norm", 0}},
+      {{"the first position is 1", "kv_insert.cuh", "kv.table + position * kv.table_stride",
+        "kv.table + (position + 1) % kv.num_positions * kv.table_stride"},
+       {"angles of the neighbour", "kv_insert.cuh", "(column - first_rope_column) / 8)",
+        "(column - first_rope_column) / 8 ^ 1)"},
+       {"the tail begins early", "kv_insert.cuh", "pieces[i].rotates = column >= first_rope_column",
+        "pieces[i].rotates = column >= 440"},
+       {"rotated backwards", "kv_insert.cuh", "rotate(x.pairs[i], angles",
+        "rotate_back(x.pairs[i], angles"},
+       {"the floor of Q8b", "quantise.cuh",
+        "fmaxf(__uint_as_float(largest_bits << 16), 1e-4f) * reciprocal_of_448",
+        "fmaxf(__uint_as_float(largest_bits << 16) * reciprocal_of_448, 1e-4f)"},
+       {"scales behind the codes of one entry", "kv_insert.cuh",
+        "static_cast<u64>(kv.page_size) * row_bytes", "static_cast<u64>(row_bytes)"},
+       {"scales of every second group", "kv_insert.cuh", "if (column % group == 0)",
+        "if (column % (2 * group) == 0)"},
+       {"padded rows are written", "kv_insert.cuh", "is_written = has_slot &&", "is_written ="},
+       {"a slot beyond the cache", "page_slot.cuh", " && slot < num_pages * page_size", ""},
+       {"slots of 32 bits", "page_slot.cuh", "slot >= 0 && slot <", "low < 0x80000000u && low <"},
+       {"a position beyond the table", "kv_insert.cuh", "positions[i] < kv.num_positions", "true"},
+       {"pages without gaps", "kv_insert.cuh", "kv.page_stride;\n  u8* row",
+        "kv.page_size * 528;\n  u8* row"},
+       {"rows without gaps", "kv_insert.cuh", "row * kv.x_stride", "row * 512"},
+       {"the second row again", "kv_insert.cuh", "first + i * rows_at_once, kv.rows - 1",
+        "first, kv.rows - 1"}});
+}
+
+TEST(WindowInsertOnSimulator, PlantedMistakesInTheOtherFormatsAreRejected) {
+  reject("window_kv_insert", {{"format", 3}, {"norm", 0}},
+         {{"a scale for the bf16", "kv_insert.cuh", "is_tail ? 0 : static_cast<u8>(q.scale)",
+           "static_cast<u8>(q.scale)"},
+          {"the bf16 lie behind 512 codes", "kv_insert.cuh",
+           "row + first_rope_column + 2 * (column", "row + 64 + first_rope_column + 2 * (column"},
+          {"16 bytes at an odd page", "kv_insert.cuh",
+           "static_cast<u64>(kv.page_stride)) & 15) == 0", "u64{0}) & 15) == 0"},
+          {"groups of 32", "kernel.cu", "format == F3 ? q8d : q8a", "q8a"}});
+  reject("window_kv_insert", {{"format", 4}, {"norm", 0}},
+         {{"rows that are not quantised", "kv_insert.cuh", "store_bf16x8(row + 2 * column, q.fake",
+           "store_bf16x8(row + 2 * column, piece.x.pairs"}});
+}
+
+TEST(WindowInsertOnSimulator, PlantedMistakesInTheNormAreRejected) {
+  reject("window_kv_insert", {{"format", 3}, {"norm", 1}},
+         {{"half a row", "kv_insert.cuh", "of_threads[i][threadIdx.x ^ warp_lanes]", "sums[i]"},
+          {"no barrier", "kv_insert.cuh", "  __syncthreads();\n", ""},
+          {"rows share their sums", "kv_insert.cuh",
+           "__fadd_rn(sums[i], of_threads[i][threadIdx.x ^ warp_lanes])",
+           "__fadd_rn(sums[i], of_threads[0][threadIdx.x ^ warp_lanes])"},
+          {"a factor for 256 columns", "kv_insert.cuh", "norm_factor<8 * lanes_per_kv_row>",
+           "norm_factor<4 * lanes_per_kv_row>"},
+          {"the same weights everywhere", "kv_insert.cuh", "kv.weight + column", "kv.weight"},
+          {"no norm", "kernel.cu", "format, quantiser, has_norm",
+           "format, quantiser, false"}});
+}
+
+TEST(CompressedInsertOnSimulator, PlantedMistakesAreRejected) {
+  reject("compressed_kv_insert", {{"format", 2}, {"ratio", 2}},
+         {{"rotation by the last token", "kv_insert.cuh", " - positions[i] % ratio", ""},
+          {"the odd element in the low bits", "quantise_group.cuh", "low | low >> 4",
+           "low << 4 | low >> 8"},
+          {"scales of Q4m", "kernel.cu", "? q8d : q4n", "? q8d : q4m"},
+          {"ties away from zero", "quantise_group.cuh", "(a > points[2])", "(a >= points[2])"},
+          {"a scale of infinity", "quantise_group.cuh", "quantiser == q4n ? 0x7f : 255", "0"}});
+}
+
+TEST(IndexKeyInsertOnSimulator, PlantedMistakesAreRejected) {
+  const std::vector<Mutant> of_both{
+      {"no norm", "kernel.cu", "normalised(pieces[i].x, weights, factor_of_row(pieces[i].x))",
+       "pieces[i].x"},
+      {"the norm of two rows", "kernel.cu", "half = lanes_per_row / 2", "half = lanes_per_row"},
+      {"the first half rotates", "kernel.cu", "rotates = lane >= first_rope_lane",
+       "rotates = lane < first_rope_lane"},
+      {"rotation by the last token", "kernel.cu", " - positions[i] % ratio", ""},
+      {"padded rows are written", "kernel.cu", "is_written = has_slot &&", "is_written ="}};
+  reject("index_key_insert", {{"format", 5}, {"ratio", 2}}, of_both);
+  reject("index_key_insert", {{"format", 6}, {"ratio", 2}},
+         {{"groups of 32", "kernel.cu", "q4m : q8k", "q4m : q8a"},
+          {"8 bytes at an odd page", "kernel.cu", "static_cast<u64>(args.cache_stride)) & 7) == 0",
+           "u64{0}) & 7) == 0"},
+          {"NaN as infinity", "kernel.cu", "q.scale == 255 ? fp32_nan : q.scale << 23",
+           "q.scale << 23"}});
+}
+
+}  // namespace
+}  // namespace kiln
