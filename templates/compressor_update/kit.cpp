@@ -272,21 +272,21 @@ double latent_at(const Case& c, int64_t t, int64_t channel) {
   return last.latent[static_cast<size_t>(channel)];
 }
 
-std::optional<double> expected_in_ring(const Case& c, int64_t block, int64_t row, int64_t element) {
+// What the step stores, or what was there before.
+double in_ring(const Case& c, int64_t block, int64_t row, int64_t element) {
   const Batch& batch = batch_of(c);
   const int64_t b = (block - 1) / 2, rows = c.sizes["block_rows"];
-  if (block % 2 == 0 || b >= c.sizes["R"] || block_of(c, b) != block) return std::nullopt;
+  if (block % 2 == 0 || b >= c.sizes["R"] || block_of(c, b) != block) return std::nan("");
   const auto at = static_cast<size_t>(b);
-  const int64_t query = batch.first_row[at + 1] - batch.first_row[at];
-  const int64_t newest = batch.prefix[at] + query - 1;
+  const int64_t newest = batch.prefix[at] + batch.first_row[at + 1] - batch.first_row[at] - 1;
   const int64_t position = newest - ((newest - row) % rows + rows) % rows;
-  if (position < batch.prefix[at]) return std::nullopt;  // no token of this step
+  if (position < 0) return std::nan("");
   return element < kChannels ? value_at(c, b, position, element)
                              : score_at(c, b, position, element - kChannels);
 }
 
 std::optional<double> expected(const Case& c, const Arg& arg, std::span<const int64_t> index) {
-  if (arg.name == "ring") return expected_in_ring(c, index[0], index[1], index[2]);
+  if (arg.name == "ring") return in_ring(c, index[0], index[1], index[2]);
   if (!completes(c, token_at(c, index[0]))) return std::nullopt;
   return latent_at(c, index[0], index[1]);
 }
