@@ -8,16 +8,22 @@ namespace kiln::templates {
 extern const Kit act_quant_kit;
 extern const Kit combine_topk_swa_kit;
 extern const Kit compressed_kv_insert_kit;
+extern const Kit compressor_update_kit;
 extern const Kit gather_dequant_kv_kit;
 extern const Kit index_key_insert_kit;
+extern const Kit index_query_kit;
 extern const Kit linear_fp8_kit;
 extern const Kit pack_weights_kit;
 extern const Kit qkv_norm_kit;
+extern const Kit ragged_indptr_kit;
+extern const Kit ragged_keys_kit;
 extern const Kit rms_norm_kit;
 extern const Kit rope_kit;
 extern const Kit rope_table_kit;
 extern const Kit sparse_mla_decode_kit;
+extern const Kit topk_to_slots_kit;
 extern const Kit window_kv_insert_kit;
+extern const Kit window_slots_kit;
 
 namespace {
 
@@ -26,16 +32,22 @@ std::vector<const Kit*>& registry() {
       &act_quant_kit,
       &combine_topk_swa_kit,
       &compressed_kv_insert_kit,
+      &compressor_update_kit,
       &gather_dequant_kv_kit,
       &index_key_insert_kit,
+      &index_query_kit,
       &linear_fp8_kit,
       &pack_weights_kit,
       &qkv_norm_kit,
+      &ragged_indptr_kit,
+      &ragged_keys_kit,
       &rms_norm_kit,
       &rope_kit,
       &rope_table_kit,
       &sparse_mla_decode_kit,
+      &topk_to_slots_kit,
       &window_kv_insert_kit,
+      &window_slots_kit,
   };
   return kits;
 }

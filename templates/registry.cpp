@@ -10,16 +10,22 @@ namespace kiln::templates {
 extern const Op act_quant;
 extern const Op combine_topk_swa;
 extern const Op compressed_kv_insert;
+extern const Op compressor_update;
 extern const Op gather_dequant_kv;
 extern const Op index_key_insert;
+extern const Op index_query;
 extern const Op linear_fp8;
 extern const Op pack_weights;
 extern const Op qkv_norm;
+extern const Op ragged_indptr;
+extern const Op ragged_keys;
 extern const Op rms_norm;
 extern const Op rope;
 extern const Op rope_table;
 extern const Op sparse_mla_decode;
+extern const Op topk_to_slots;
 extern const Op window_kv_insert;
+extern const Op window_slots;
 
 namespace {
 
@@ -28,16 +34,22 @@ std::vector<const Op*>& registry() {
       &act_quant,
       &combine_topk_swa,
       &compressed_kv_insert,
+      &compressor_update,
       &gather_dequant_kv,
       &index_key_insert,
+      &index_query,
       &linear_fp8,
       &pack_weights,
       &qkv_norm,
+      &ragged_indptr,
+      &ragged_keys,
       &rms_norm,
       &rope,
       &rope_table,
       &sparse_mla_decode,
+      &topk_to_slots,
       &window_kv_insert,
+      &window_slots,
   };
   return ops;
 }

@@ -231,6 +231,93 @@ KILN_API kiln_status kiln_compressed_kv_insert_workspace(kiln_plan *plan,
                                                          const kiln_compressed_kv_insert_args *args,
                                                          uint64_t *bytes);
 
+/* ---- compressor_update ---- */
+
+/* Pools the tokens of each group that a step completes to one normalised latent vector and keeps
+ * what later steps need in a ring.
+ *
+ * projections holds, for each token, 512 values and with ratio 2 also 512 scores behind them:
+ * row_floats is 512 * ratio. Row t of request b = requests[t], at p = positions[t], completes a
+ * group when (p + 1) is a multiple of ratio; with ratio 2 the group is p - 1 and p:
+ *   m = max(score[p - 1], score[p]);  e[i] = exp(score[i] - m)       each channel by itself
+ *   pooled = (value[p - 1] * e[p - 1] + value[p] * e[p]) / (e[p - 1] + e[p])
+ *   latent[t] = RMSNorm(bf16(pooled)) = bf16((x * r) * norm_weight), x = bf16(pooled),
+ *               r = 1 / sqrt(sum(x^2) / 512 + 1e-20)
+ * With ratio 1 pooled is the value itself. With rounding "none" x = pooled. From x on every
+ * operation is that of rms_norm: the same bits, in the same order.
+ * Rows of latent whose token completes no group are left as they are. A row whose request is
+ * outside 0 .. num_requests - 1 or whose position is below 0 is padding and does nothing.
+ * Ratio 2 only: token p - 1 is row t - 1, or, for the first row of a request, row (p - 1) %
+ * block_rows of the request's block of the ring. The last min(query_len, block_rows) tokens of each
+ * request are stored there in turn, behind all reads of the call: token p as row p % block_rows,
+ * values then scores. block_rows is at least the number of tokens that may be taken back plus 2;
+ * any number is legal. A request has no block when ring_blocks[b] is below 1 (block 0 is never
+ * used) or not below num_blocks, or when block_rows is 0: then nothing is stored, and a group whose
+ * first token stands in the ring is not completed.
+ * Rows of a request are neighbours, in the order of their positions. No two requests share a block.
+ *
+ * Formula: ops.md B9, B8, B3, (f)6, (f)12. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "ratio": tokens of a group (1 to 2)
+ *   "rounding": of pooled values before they are normalised ("bf16", "none")
+ */
+typedef struct kiln_compressor_update_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, f32 [num_rows, row_floats]: of each token 512 values, then with ratio 2 512 scores;
+   * 16-byte aligned */
+  const float *projections;
+  /* elements of projections from one row to the next; a multiple of 4 */
+  int64_t projections_stride;
+  /* in, i32 [num_rows]: position of each row */
+  const int32_t *positions;
+  /* in, i32 [num_rows]: request of each row */
+  const int32_t *requests;
+  /* in, i32 [boundaries]: first row of each request and, last, their end; may be a slice: the
+   * first value is subtracted; only with ratio 2, else NULL */
+  const int32_t *query_start_loc;
+  /* in, i32 [num_requests]: block of each request; only with ratio 2, else NULL */
+  const int32_t *ring_blocks;
+  /* in, bf16 [512]: a factor for each channel; 16-byte aligned */
+  const uint16_t *norm_weight;
+  /* in and out, f32 [num_blocks, block_rows, 1024]: rows that later steps complete groups with;
+   * only with ratio 2, else NULL; 16-byte aligned */
+  float *ring;
+  /* elements of ring from one block to the next; a multiple of 4 */
+  int64_t ring_stride0;
+  /* elements of ring from one row to the next; a multiple of 4 */
+  int64_t ring_stride1;
+  /* out, bf16 [num_rows, 512]: latent vector of each row that completes a group; 16-byte
+   * aligned; rms error at most 0.000976562 of the output's rms */
+  uint16_t *latent;
+  /* elements of latent from one row to the next; a multiple of 8 */
+  int64_t latent_stride;
+  /* rows, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* requests; 0 to 2147483646 */
+  int64_t num_requests;
+  /* blocks of the ring; 0 to 2147483647 */
+  int64_t num_blocks;
+  /* rows of a block; 0 to 65536 */
+  int64_t block_rows;
+} kiln_compressor_update_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_compressor_update(kiln_plan *plan,
+                                            const kiln_compressor_update_args *args, void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_compressor_update_workspace(kiln_plan *plan,
+                                                      const kiln_compressor_update_args *args,
+                                                      uint64_t *bytes);
+
 /* ---- gather_dequant_kv ---- */
 
 /* Copies the last entries of each request from its paged KV cache into a dense bf16 workspace.
@@ -384,6 +471,98 @@ KILN_API kiln_status kiln_index_key_insert(kiln_plan *plan, const kiln_index_key
 KILN_API kiln_status kiln_index_key_insert_workspace(kiln_plan *plan,
                                                      const kiln_index_key_insert_args *args,
                                                      uint64_t *bytes);
+
+/* ---- index_query ---- */
+
+/* Rotates and quantises the queries of the indexer and scales its head weights.
+ *
+ * For row t and head h, p = positions[t]:
+ *   x' = q[t, h] with its last 64 elements rotated: in pairs i = 0..31
+ *     a' = a * cos - b * sin, b' = a * sin + b * cos
+ *     cos = rope_table[p, i], sin = rope_table[p, 32 + i]
+ *     in fp32, products rounded, then one addition, then bf16 (nearest even)
+ *   q4m:  codes[t, h] = 128 E2M1 codes of x' (even element in bits 0..3: 64 bytes),
+ *         scales[t, h] = 4 UE8M0 scales, one per 32 elements
+ *   q8k:  codes[t, h] = 128 E4M3 codes of x' with one scale s = 2^n for all
+ *   bf16: y[t, h] = what the codes and scales of q4m stand for
+ *   weights[t, h] = head_weights[t, h] * 2^-6, in q8k * 2^-6 * s
+ * 2^-6 is 128^-0.5 * 32^-0.5, for any num_heads. head_weights is the product of x and weights_proj,
+ * rounded to bf16; both products are exact in fp32 unless they leave its range.
+ * code_bytes is 64 (q4m) or 128 (q8k). q4m is that of act_quant; q8k is its q8a with one group of
+ * 128. A group that holds a NaN or an infinity becomes scale 255 and codes 0 (q4m), codes 0x7f and
+ * a NaN as weight (q8k), or NaN (bf16).
+ * A row whose position is outside of rope_table is not rotated: padding gives numbers that nobody
+ * reads. A row's bits depend on the row alone, on every rank.
+ *
+ * Formula: ops.md B11, B4, B5, (f)4, (f)5. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "num_heads": heads of the indexer (1 to 128)
+ *   "output": what is written of the queries ("q4m", "q8k", "bf16")
+ */
+typedef struct kiln_index_query_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, num_heads, 128]: queries before RoPE; 16-byte aligned */
+  const uint16_t *q;
+  /* elements of q from one row to the next; a multiple of 8 */
+  int64_t q_stride0;
+  /* elements of q from one head to the next; a multiple of 8 */
+  int64_t q_stride1;
+  /* in, bf16 [num_rows, num_heads]: weight of each head before its factor; 4-byte aligned */
+  const uint16_t *head_weights;
+  /* elements of head_weights from one row to the next */
+  int64_t head_weights_stride;
+  /* in, i32 [num_rows]: row of rope_table for each row; one outside of it is not rotated */
+  const int32_t *positions;
+  /* in, f32 [num_positions, 64]: of each position 32 cosines, then 32 sines, of the layer's
+   * frequencies; 16-byte aligned */
+  const float *rope_table;
+  /* elements of rope_table from one position to the next; a multiple of 4 */
+  int64_t rope_table_stride;
+  /* out, u8 [num_rows, num_heads, code_bytes]: E2M1 or E4M3 codes; only with output q4m or q8k,
+   * else NULL; 8-byte aligned */
+  uint8_t *codes;
+  /* elements of codes from one row to the next; a multiple of 8 */
+  int64_t codes_stride0;
+  /* elements of codes from one head to the next; a multiple of 8 */
+  int64_t codes_stride1;
+  /* out, u8 [num_rows, num_heads, 4]: UE8M0 scales; only with output q4m, else NULL */
+  uint8_t *scales;
+  /* elements of scales from one row to the next */
+  int64_t scales_stride0;
+  /* elements of scales from one head to the next */
+  int64_t scales_stride1;
+  /* out, bf16 [num_rows, num_heads, 128]: quantised queries as numbers; only with output bf16,
+   * else NULL; 16-byte aligned */
+  uint16_t *y;
+  /* elements of y from one row to the next; a multiple of 8 */
+  int64_t y_stride0;
+  /* elements of y from one head to the next; a multiple of 8 */
+  int64_t y_stride1;
+  /* out, f32 [num_rows, num_heads]: factor of each head's scores */
+  float *weights;
+  /* elements of weights from one row to the next */
+  int64_t weights_stride;
+  /* rows, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* rows of rope_table; 0 to 2147483647 */
+  int64_t num_positions;
+} kiln_index_query_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_index_query(kiln_plan *plan, const kiln_index_query_args *args,
+                                      void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_index_query_workspace(kiln_plan *plan, const kiln_index_query_args *args,
+                                                uint64_t *bytes);
 
 /* ---- linear_fp8 ---- */
 
@@ -613,6 +792,150 @@ KILN_API kiln_status kiln_qkv_norm(kiln_plan *plan, const kiln_qkv_norm_args *ar
  * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
 KILN_API kiln_status kiln_qkv_norm_workspace(kiln_plan *plan, const kiln_qkv_norm_args *args,
                                              uint64_t *bytes);
+
+/* ---- ragged_indptr ---- */
+
+/* Packs the columns that count of dense rows of slots, one row behind the other, with the
+ * boundaries of the rows.
+ *
+ * With n[t] = lens[t], at least 0 and at most width:
+ *   indptr[t] = min(n[0] + .. + n[t - 1], capacity)   for t = 0 .. num_rows
+ *   indices[indptr[t] + i] = slots[t, i]   for i < n[t], as far as capacity reaches
+ * The rest of indices is left as it is: what lies beyond capacity is dropped, and indptr never
+ * points behind it. Every column that counts keeps its place in its row, also one that holds -1.
+ * slots and lens are those of topk_to_slots, window_slots (one group) or combine_topk_swa; the
+ * result serves all layers that would have read them, for kernels that take ragged lists.
+ *
+ * Formula: ops.md B13.3 1. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ */
+typedef struct kiln_ragged_indptr_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, i32 [num_rows, width]: slots of each row */
+  const int32_t *slots;
+  /* elements of slots from one row to the next */
+  int64_t slots_stride;
+  /* in, i32 [num_rows]: columns of slots that count */
+  const int32_t *lens;
+  /* out, i32 [boundaries]: first entry of each row in indices and, last, the end of all */
+  int32_t *indptr;
+  /* out, i32 [capacity]: slots of all rows, packed */
+  int32_t *indices;
+  /* rows, padding included; 0 to 2147483646 */
+  int64_t num_rows;
+  /* columns of slots; 0 to 2147483647 */
+  int64_t width;
+  /* entries that indices has room for; 0 to 2147483647 */
+  int64_t capacity;
+} kiln_ragged_indptr_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_ragged_indptr(kiln_plan *plan, const kiln_ragged_indptr_args *args,
+                                        void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_ragged_indptr_workspace(kiln_plan *plan,
+                                                  const kiln_ragged_indptr_args *args,
+                                                  uint64_t *bytes);
+
+/* ---- ragged_keys ---- */
+
+/* Writes what all layers of one ratio need to know of a chunk: lengths, bounds and slots of its
+ * packed keys, and of each row its request, position and visible keys.
+ *
+ * Of request b, query_len = query_start_loc[b + 1] - query_start_loc[b], prefix_len = seq_lens[b] -
+ * query_len:
+ *   lens[b]        = seq_lens[b] / ratio, at least 0
+ *   gather_lens[b] = query_len + min(prefix_len, 127), at least 0
+ *   indptr[b]      = min(lens[0] + .. + lens[b - 1], capacity)   for b = 0 .. num_requests
+ *   indices[indptr[b] + j] = block_table[b, j / page_size] * page_size + j % page_size,
+ *                    for j < lens[b], as far as capacity reaches
+ * Of row t of request b:
+ *   requests[t]  = b
+ *   positions[t] = prefix_len + (t - first row of b)
+ *   key_begin[t] = indptr[b]
+ *   key_end[t]   = min(lens[0] + .. + lens[b - 1] + (positions[t] + 1) / ratio, capacity)
+ * Rows past the last request are padding: requests and positions -1, key_begin and key_end 0. A
+ * column beyond block_table and a page outside 0 .. num_pages - 1 give the slot -1. The rest of
+ * indices is left as it is.
+ * All of it depends on lengths, table and ratio alone: one call serves all layers that share a
+ * table and a ratio, until the next chunk. lens and gather_lens are those of gather_dequant_kv and
+ * combine_topk_swa, requests and positions those of the ops that take rows. max_keys sets how many
+ * CTAs share a request; longer requests are right too.
+ *
+ * Formula: ops.md B13, B13.0, B13.3 2, B15, (f)8. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "ratio": tokens per compressed entry of the layers (1 to 128)
+ * A legal call holds:
+ *   - num_pages * page_size is at most 2147483647, so that a slot fits an int32
+ */
+typedef struct kiln_ragged_keys_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, i32 [boundaries]: first row of each request and, last, their end; may be a slice: the
+   * first value is subtracted */
+  const int32_t *query_start_loc;
+  /* in, i32 [num_requests]: tokens of each request after this step */
+  const int32_t *seq_lens;
+  /* in, i32 [num_requests, table_width]: page of the cache for each page of a request; only
+   * entries in use are read */
+  const int32_t *block_table;
+  /* elements of block_table from one request to the next */
+  int64_t block_table_stride;
+  /* out, i32 [num_requests]: compressed entries of each request */
+  int32_t *lens;
+  /* out, i32 [num_requests]: window rows that each request can see */
+  int32_t *gather_lens;
+  /* out, i32 [boundaries]: first key of each request in indices and, last, the end of all */
+  int32_t *indptr;
+  /* out, i32 [capacity]: slots of all keys, packed; NULL: none; NULL is legal */
+  int32_t *indices;
+  /* out, i32 [num_rows]: request of each row; -1: padding */
+  int32_t *requests;
+  /* out, i32 [num_rows]: position of each row; -1: padding */
+  int32_t *positions;
+  /* out, i32 [num_rows]: first packed key that a row sees */
+  int32_t *key_begin;
+  /* out, i32 [num_rows]: end of the packed keys that a row sees */
+  int32_t *key_end;
+  /* rows of the chunk, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* requests of the chunk; 0 to 2147483646 */
+  int64_t num_requests;
+  /* keys of the longest request; 1 to 2147483647 */
+  int64_t max_keys;
+  /* keys that indices has room for; 0 to 2147483647 */
+  int64_t capacity;
+  /* columns of block_table; 0 to 2147483647 */
+  int64_t table_width;
+  /* entries of a page; 1 to 65536 */
+  int64_t page_size;
+  /* pages of the cache; 0 to 2147483647 */
+  int64_t num_pages;
+} kiln_ragged_keys_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_ragged_keys(kiln_plan *plan, const kiln_ragged_keys_args *args,
+                                      void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_ragged_keys_workspace(kiln_plan *plan, const kiln_ragged_keys_args *args,
+                                                uint64_t *bytes);
 
 /* ---- rms_norm ---- */
 
@@ -914,6 +1237,79 @@ KILN_API kiln_status kiln_sparse_mla_decode_workspace(kiln_plan *plan,
                                                       const kiln_sparse_mla_decode_args *args,
                                                       uint64_t *bytes);
 
+/* ---- topk_to_slots ---- */
+
+/* Turns the top-k entries of each row, which count from the start of the row's request, into slots
+ * of the compressed cache.
+ *
+ * For row t of request b = requests[t], where is_valid[t] is not 0 (NULL: everywhere):
+ *   v           = topk[t, i]
+ *   slots[t, i] = v < 0 ? -1 : block_table[b, v / page_size] * page_size + v % page_size
+ *   lens[t]     = number of i with topk[t, i] >= 0
+ * Other rows are padding: slots all -1, lens 0, and nothing is read through their request and their
+ * entries.
+ * Columns keep their place. A request outside 0 .. num_requests - 1, an entry beyond the table and
+ * a page outside 0 .. num_pages - 1 give -1; the column still counts in lens. The entries of top-k
+ * ops stand first, so lens is the length of their prefix.
+ * One call serves all layers that use the same top-k entries: slots and lens are the caller's
+ * memory, and sparse_mla_decode reads them as compressed_slots and compressed_lens.
+ *
+ * Formula: ops.md B13.1, (f)8. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "top_k": entries of a top-k row (1 to 8192)
+ * A legal call holds:
+ *   - num_pages * page_size is at most 2147483647, so that a slot fits an int32
+ */
+typedef struct kiln_topk_to_slots_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, i32 [num_rows, top_k]: compressed entries of each row, request-local; negative: none */
+  const int32_t *topk;
+  /* elements of topk from one row to the next */
+  int64_t topk_stride;
+  /* in, i32 [num_rows]: request of each row */
+  const int32_t *requests;
+  /* in, u8 [num_rows]: 0 for a row of padding; NULL: no row is; NULL is legal */
+  const uint8_t *is_valid;
+  /* in, i32 [num_requests, table_width]: page of the cache for each page of a request; only
+   * entries in use are read */
+  const int32_t *block_table;
+  /* elements of block_table from one request to the next */
+  int64_t block_table_stride;
+  /* out, i32 [num_rows, top_k]: slots of the cache; -1: none */
+  int32_t *slots;
+  /* elements of slots from one row to the next */
+  int64_t slots_stride;
+  /* out, i32 [num_rows]: columns of slots that count */
+  int32_t *lens;
+  /* rows, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* requests; 0 to 2147483647 */
+  int64_t num_requests;
+  /* columns of block_table; 0 to 2147483647 */
+  int64_t table_width;
+  /* entries of a page; 1 to 65536 */
+  int64_t page_size;
+  /* pages of the cache; 0 to 2147483647 */
+  int64_t num_pages;
+} kiln_topk_to_slots_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_topk_to_slots(kiln_plan *plan, const kiln_topk_to_slots_args *args,
+                                        void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_topk_to_slots_workspace(kiln_plan *plan,
+                                                  const kiln_topk_to_slots_args *args,
+                                                  uint64_t *bytes);
+
 /* ---- window_kv_insert ---- */
 
 /* Rotates, quantises and writes the window kv of a step into its paged cache.
@@ -991,6 +1387,105 @@ KILN_API kiln_status kiln_window_kv_insert(kiln_plan *plan, const kiln_window_kv
 KILN_API kiln_status kiln_window_kv_insert_workspace(kiln_plan *plan,
                                                      const kiln_window_kv_insert_args *args,
                                                      uint64_t *bytes);
+
+/* ---- window_slots ---- */
+
+/* Writes the slots of each row's window in the paged window caches.
+ *
+ * For row t of request b = requests[t], where is_valid[t] is not 0 (NULL: everywhere), and for each
+ * group g of caches, which has a block table of its own:
+ *   causal: last = positions[t];     start = max(last - (window - 1), 0, replay_start[b])
+ *   draft:  last = seq_lens[b] - 1;  start = max(seq_lens[b] - query_len[b] - window, 0)
+ *   n     = last - start + 1, at least 0, at most slot_width
+ *   slots[g, t, i] = block_table[g, b, x / page_size] * page_size + x % page_size,
+ *                    x = start + i, for i < n
+ *   slots[g, t, i] = -1  for n <= i < slot_width
+ *   lens[t] = n
+ * The oldest position stands first. Other rows are padding: slots all -1, lens 0, and nothing is
+ * read through their request. In the form draft all rows of a request see the window before the
+ * block and the whole block.
+ * A page outside 0 .. num_pages - 1 and a column beyond the table give -1, so does a request
+ * outside 0 .. num_requests - 1 (in the form draft it has n = 0); these columns still count in
+ * lens. Entries of block_table that no window reaches are never read: their pages may have been
+ * freed.
+ * One call serves all layers: slots and lens are the caller's memory, and sparse_mla_decode reads
+ * one group of them as window_slots and window_lens.
+ *
+ * Formula: ops.md B13.2, (f)8. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "window": positions that a row sees, itself included (1 to 8192)
+ *   "form": causal: a row sees up to itself; draft: up to the end of its request ("causal",
+ *     "draft")
+ * A legal call holds:
+ *   - slot_width is at least window
+ *   - num_pages * page_size is at most 2147483647, so that a slot fits an int32
+ *   - num_rows * num_groups is at most 2147483647
+ */
+typedef struct kiln_window_slots_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, i32 [num_rows]: position of each row; below 0: the row has no window; only with form
+   * causal, else NULL */
+  const int32_t *positions;
+  /* in, i32 [num_rows]: request of each row */
+  const int32_t *requests;
+  /* in, u8 [num_rows]: 0 for a row of padding; NULL: no row is; NULL is legal */
+  const uint8_t *is_valid;
+  /* in, i32 [boundaries]: first row of each request and, last, their end; query_len is the
+   * distance of two; only with form draft, else NULL */
+  const int32_t *query_start_loc;
+  /* in, i32 [num_requests]: tokens of each request after this step; only with form draft, else
+   * NULL */
+  const int32_t *seq_lens;
+  /* in, i32 [num_requests]: first position of each request that has an entry; NULL means 0; only
+   * with form causal, else NULL; NULL is legal */
+  const int32_t *replay_start;
+  /* in, i32 [num_groups, num_requests, table_width]: page of the cache for each page of a
+   * request; only entries in use are read */
+  const int32_t *block_table;
+  /* elements of block_table from one group to the next */
+  int64_t block_table_stride0;
+  /* elements of block_table from one request to the next */
+  int64_t block_table_stride1;
+  /* out, i32 [num_groups, num_rows, slot_width]: slots of the caches; -1: none */
+  int32_t *slots;
+  /* elements of slots from one group to the next */
+  int64_t slots_stride0;
+  /* elements of slots from one row to the next */
+  int64_t slots_stride1;
+  /* out, i32 [num_rows]: columns of slots that count, in every group */
+  int32_t *lens;
+  /* rows, padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* groups of caches with a block table of their own; 0 to 2147483647 */
+  int64_t num_groups;
+  /* requests; 0 to 2147483646 */
+  int64_t num_requests;
+  /* columns of slots that are written; 0 to 2147483647 */
+  int64_t slot_width;
+  /* columns of block_table; 0 to 2147483647 */
+  int64_t table_width;
+  /* entries of a page; 1 to 65536 */
+  int64_t page_size;
+  /* pages of each cache; 0 to 2147483647 */
+  int64_t num_pages;
+} kiln_window_slots_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_window_slots(kiln_plan *plan, const kiln_window_slots_args *args,
+                                       void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_window_slots_workspace(kiln_plan *plan,
+                                                 const kiln_window_slots_args *args,
+                                                 uint64_t *bytes);
 
 #ifdef __cplusplus
 }

@@ -69,15 +69,12 @@ __device__ __forceinline__ float sum_by_halves(float (&values)[count]) {
   return values[0];
 }
 
-// For all threads of the row, which are whole warps or lie in one. `shared` has a place for each
-// and `barrier_id` is the row's own, where they are several warps.
-template <int columns, int threads>
-__device__ __forceinline__ float sum_of_squares(const RowPart<columns, threads>& x, float* shared,
-                                                int thread, int barrier_id) {
-  constexpr int count = RowPart<columns, threads>::count;
-  float of_pieces[count];
-#pragma unroll
-  for (int i = 0; i < count; ++i) of_pieces[i] = sum_of_squares(x.data[i]);
+// From the sums of the pieces that a thread holds to the sum of the row, for all threads of the
+// row, which are whole warps or lie in one. `shared` has a place for each and `barrier_id` is the
+// row's own, where they are several warps.
+template <int threads, int count>
+__device__ __forceinline__ float sum_of_row(float (&of_pieces)[count], float* shared, int thread,
+                                            int barrier_id) {
   float sum = sum_by_halves(of_pieces);
   if constexpr (threads > warp_lanes) {
     shared[thread] = sum;
@@ -92,6 +89,16 @@ __device__ __forceinline__ float sum_of_squares(const RowPart<columns, threads>&
   for (int half = min(threads, warp_lanes) / 2; half >= 1; half /= 2)
     sum = __fadd_rn(sum, __shfl_xor_sync(all_lanes, sum, half));
   return sum;
+}
+
+template <int columns, int threads>
+__device__ __forceinline__ float sum_of_squares(const RowPart<columns, threads>& x, float* shared,
+                                                int thread, int barrier_id) {
+  constexpr int count = RowPart<columns, threads>::count;
+  float of_pieces[count];
+#pragma unroll
+  for (int i = 0; i < count; ++i) of_pieces[i] = sum_of_squares(x.data[i]);
+  return sum_of_row<threads>(of_pieces, shared, thread, barrier_id);
 }
 
 template <int columns>
