@@ -321,7 +321,7 @@ TEST_F(ProcessesTest, FileThatWasClosedBeforeTheForkIsWrittenByTheChild) {
 }
 
 TEST_F(ProcessesTest, ForkWhileAnotherThreadOpensAndWritesDoesNotHang) {
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitiser's allocator may be locked by the other thread at the fork";
 #endif
   std::atomic<bool> stop = false;
