@@ -6,7 +6,6 @@
 #include <cctype>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 
@@ -158,24 +157,16 @@ Scan scanned(const SourceFile& file) {
   return scan;
 }
 
-// Kept, as a warm start asks for the same few files again and again, once for each kernel.
+// Kept by each thread, as a warm start asks for the same few files once for each kernel.
 std::shared_ptr<const Scan> scan_of(const SourceFile& file) {
   // Generated, another one for each kernel.
   if (file.path == kConstantsHeader)
     return std::make_shared<const Scan>(Scan{.includes = {}, .has_pragma_once = true});
-  struct Kept {
-    std::mutex mutex;
-    std::map<Hash128, std::shared_ptr<const Scan>> scans;
-  };
-  static Kept& kept = *new Kept;  // no destructor runs while threads may still ask
+  thread_local std::map<Hash128, std::shared_ptr<const Scan>> kept;
   const Hash128 key = HashRecord().field("path", file.path).field("text", file.text).hash();
-  {
-    const std::lock_guard lock(kept.mutex);
-    if (const auto found = kept.scans.find(key); found != kept.scans.end()) return found->second;
-  }
-  auto scan = std::make_shared<const Scan>(scanned(file));
-  const std::lock_guard lock(kept.mutex);
-  return kept.scans.emplace(key, std::move(scan)).first->second;
+  std::shared_ptr<const Scan>& scan = kept[key];
+  if (scan == nullptr) scan = std::make_shared<const Scan>(scanned(file));
+  return scan;
 }
 
 bool is_identifier(std::string_view name) {

@@ -1,13 +1,11 @@
 #include "runtime/preloader.h"
 
-#include <system_error>
-
 #include "jit/base/signals_blocked.h"
 
 namespace kiln::runtime {
 namespace {
 
-constexpr size_t kMostUnloaded = 32;  // images that were read: a bound of memory
+constexpr size_t kMostUnloaded = 32;  // images in memory
 
 }  // namespace
 
@@ -15,11 +13,24 @@ Preloader::Preloader(Device& device, cache::Store& store, KernelCache& kernels)
     : device_(device), store_(store), kernels_(kernels) {
   const SignalsBlocked blocked;
   try {
-    reader_ = std::thread([this] { read_all(); });
-    loader_ = std::thread([this] { load_all(); });
-  } catch (const std::system_error&) {
+    reader_ = start(&Preloader::read_all);
+    loader_ = start(&Preloader::load_all);
+  } catch (...) {
     stop();  // whoever takes nothing loads himself
   }
+}
+
+// Without memory it ends as if it had been stopped.
+std::thread Preloader::start(void (Preloader::*work)()) {
+  return std::thread([this, work] {
+    try {
+      (this->*work)();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      is_stopped_ = true;
+      changed_.notify_all();
+    }
+  });
 }
 
 Preloader::~Preloader() {
@@ -119,6 +130,7 @@ void Preloader::load_all() {
       } catch (...) {
         result.failure = std::current_exception();
       }
+      result.binary->image = {};
       lock.lock();
     }
     entry->second.is_done = true;

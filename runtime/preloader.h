@@ -20,9 +20,9 @@ namespace kiln::runtime {
 
 struct Preloaded {
   bool is_listed = false;             // in the store, damaged or not
-  std::optional<jit::Binary> binary;  // nothing when the store cannot give it
-  LoadedKernel kernel;                // of the binary, unless
-  std::exception_ptr failure;         // the device refused it
+  std::optional<jit::Binary> binary;  // without its image; nothing when the store cannot give it
+  LoadedKernel kernel;                // of the binary, when there is no failure
+  std::exception_ptr failure;         // why the device refused it
 };
 
 class Preloader {
@@ -49,6 +49,7 @@ class Preloader {
   };
   using Entry = std::map<KernelKey, Work>::value_type;
 
+  std::thread start(void (Preloader::*work)());
   void read_all();
   void load_all();
   // Waits for the next of a queue; nullptr at the end.

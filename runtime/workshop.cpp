@@ -144,14 +144,19 @@ void KernelRun::finish(const Progress& progress,
       note_read(index, false, false);
     }
   }
+  bool is_told = !tell_summary;
+  const auto tell_once = [&] {
+    if (!std::exchange(is_told, true)) tell_summary(summary_);
+  };
   try {
     start_compiles(missing_);
     make_stored(stored, progress);
-    if (tell_summary) tell_summary(summary_);
+    tell_once();
     make_missing(progress);
     if (!others_.empty()) store({});  // that thread may wait for a process that waits for this one
     for (const size_t index : others_) wait_for_other(index, progress);
   } catch (...) {
+    tell_once();
     take_the_rest();
     throw;
   }
@@ -165,9 +170,11 @@ void KernelRun::make_stored(const std::vector<size_t>& stored, const Progress& p
     tell(progress, needs_[index]);
     const std::optional<Preloaded> preloaded =
         coming_.contains(index) ? preloader_->take(key) : std::nullopt;
+    const bool is_listed =
+        preloaded ? preloaded->is_listed : workshop_.store_.has_binary(key.binary);
     const std::optional<jit::Binary> binary =
         preloaded ? preloaded->binary : workshop_.store_.find_binary(key.binary);
-    note_read(index, !preloaded || preloaded->is_listed, binary.has_value());
+    note_read(index, is_listed, binary.has_value());
     if (binary) {
       make(index, *binary, Origin::store, preloaded ? &*preloaded : nullptr);
     } else {

@@ -97,9 +97,9 @@ struct RunTiming {
   SharingTime sharing;  // with other processes
 };
 
-// Makes a set of kernels ready: what the store has is loaded while what it lacks is compiled, in
-// parallel and together with other processes. Distinct keys only. What it compiled goes to the
-// store in as few writes as a long run and those who wait for it allow.
+// Makes a set of kernels ready: loads what the store has and compiles what it lacks, in parallel
+// and together with other processes, from when that is known. Distinct keys only. What it compiled
+// goes to the store in as few writes as a long run and those who wait for it allow.
 class KernelRun {
  public:
   // preloader: may have some of them; outlives this.
@@ -116,7 +116,7 @@ class KernelRun {
 
   // Fails with the error of the first required kernel that cannot be made, or with interrupted;
   // what is ready by then stays ready, and what is compiled by then is kept. `tell_summary` is
-  // called once, when all that the store has was read.
+  // called once, when all that the store has was read or that ended early.
   void finish(const Progress& progress,
               const std::function<void(const Summary&)>& tell_summary = {});
 

@@ -73,6 +73,13 @@ void Binaries::share(const std::vector<Need>& needs) {
   constexpr auto kLook = std::chrono::milliseconds(200);
   while (!compiles.done()) {
     if (stop_ != nullptr && stop_->load()) {
+      for (const jit::CompilePool::Request& begun : compiles.stop()) {
+        try {
+          unwritten.push_back(begun.result.get());
+        } catch (const Error&) {
+          // Whoever needs it is told then.
+        }
+      }
       publish();
       fail(Status::interrupted,
            "stopped before the kernels that every tuning needs were there; what was compiled is "

@@ -969,6 +969,7 @@ ProblemReport Search::tune_one(const Job& job) {
                        error.status() == Status::out_of_memory ||
                        error.status() == Status::compile_error;
     if (!local && !is_stopped) throw;
+    if (is_stopped) keep_compiled();
     report.state = is_stopped ? State::stopped : State::failed;
     if (!is_stopped) report.detail = error.what();
     log(fmt::format("{}: {}", problem_text(job), report.state_text()));
@@ -1091,13 +1092,23 @@ void Search::compile_next_shape() {
   const auto has_decision = [](const auto& decision) { return decision.has_value(); };
   const std::vector<std::optional<cache::Decision>> kept = kept_decisions(shape);
   if (std::all_of(kept.begin(), kept.end(), has_decision)) return;
+  // Who shares the shapes with others takes one at a time.
+  const std::vector<cache::LeaseRow> leases = cache::list_leases(store_);
+  const auto searches = std::count_if(leases.begin(), leases.end(), [](const auto& row) {
+    return row.of == cache::LeaseOf::search;
+  });
+  if (searches > 1) return;
   // Who does not tune it compiles nothing of it.
   auto lease = std::make_unique<ShapeLease>(store_, search_key(first));
   if (!lease->is_mine()) return;
   next_lease_ = std::move(lease);
   const Sizes sizes = guessed_sizes(first);
-  compile_ahead(*first.op, first.fixed, first.target, binaries_,
-                {.shortlist = options_.shortlist, .out_of_time = {}, .sizes = &sizes});
+  try {
+    compile_ahead(*first.op, first.fixed, first.target, binaries_,
+                  {.shortlist = options_.shortlist, .out_of_time = {}, .sizes = &sizes});
+  } catch (const Error&) {
+    // Told when its turn comes.
+  }
 }
 
 // Several processes that tune the same into one store divide the shapes among themselves.

@@ -93,6 +93,9 @@ Proof proof_of(cache::Store& store, Binaries& binaries, const cache::Decision& d
 // A proof is of a plan, so a decision that was made without one gets it.
 void keep_plan(cache::Store& store, cache::Decision decision, const Proof& proof) {
   if (decision.plan == proof.record.id) return;
+  const auto now = store.find_decision(decision.problem, decision.gpu_class, decision.kind);
+  if (!now || now->decision.config != decision.config || now->decision.plan != decision.plan)
+    return;  // replaced or removed meanwhile
   cache::TuningResult result;
   for (const BinaryPtr& binary : proof.served) result.binaries.push_back(*binary);
   result.plans = {proof.record};

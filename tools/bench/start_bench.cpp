@@ -73,14 +73,15 @@ std::vector<kiln::jit::Binary> binaries_of(const char* path) {
   return binaries;
 }
 
+void require_success(const kiln::runtime::cuda::Driver& driver, CUresult result) {
+  if (result == CUDA_SUCCESS) return;
+  std::fprintf(stderr, "%s\n", driver.error_text(result).c_str());
+  std::exit(1);
+}
+
 // Load, find and upload, as any program has to; the images are unloaded outside of the time.
 double driver_milliseconds(const kiln::runtime::cuda::Driver& driver,
                            const std::vector<kiln::jit::Binary>& binaries) {
-  const auto require_success = [&](CUresult result) {
-    if (result == CUDA_SUCCESS) return;
-    std::fprintf(stderr, "%s\n", driver.error_text(result).c_str());
-    std::exit(1);
-  };
   if (driver.library_load_data == nullptr || driver.func_load == nullptr) {
     std::fprintf(stderr, "the comparison with the driver needs a driver for CUDA 12.4 or newer\n");
     std::exit(1);
@@ -90,14 +91,15 @@ double driver_milliseconds(const kiln::runtime::cuda::Driver& driver,
   for (size_t i = 0; i < binaries.size(); ++i) {
     CUkernel kernel = nullptr;
     CUfunction function = nullptr;
-    require_success(driver.library_load_data(&libraries[i], binaries[i].image.c_str(), nullptr,
-                                             nullptr, 0, nullptr, nullptr, 0));
-    require_success(driver.library_get_kernel(&kernel, libraries[i], binaries[i].entry.c_str()));
-    require_success(driver.kernel_get_function(&function, kernel));
-    require_success(driver.func_load(function));
+    require_success(driver, driver.library_load_data(&libraries[i], binaries[i].image.c_str(),
+                                                     nullptr, nullptr, 0, nullptr, nullptr, 0));
+    require_success(driver,
+                    driver.library_get_kernel(&kernel, libraries[i], binaries[i].entry.c_str()));
+    require_success(driver, driver.kernel_get_function(&function, kernel));
+    require_success(driver, driver.func_load(function));
   }
   const double milliseconds = milliseconds_since(begin);
-  for (const CUlibrary library : libraries) require_success(driver.library_unload(library));
+  for (const CUlibrary library : libraries) require_success(driver, driver.library_unload(library));
   return milliseconds;
 }
 
@@ -105,9 +107,9 @@ void print_driver(const char* path, int rounds) {
   const auto driver = kiln::runtime::cuda::Driver::load();
   CUdevice device = 0;
   CUcontext context = nullptr;
-  driver.device_get(&device, 0);
-  driver.primary_ctx_retain(&context, device);
-  driver.ctx_push_current(context);
+  require_success(driver, driver.device_get(&device, 0));
+  require_success(driver, driver.primary_ctx_retain(&context, device));
+  require_success(driver, driver.ctx_push_current(context));
   const std::vector<kiln::jit::Binary> binaries = binaries_of(path);
   std::vector<double> times;
   for (int round = 0; round < rounds; ++round)
@@ -121,6 +123,10 @@ void print_driver(const char* path, int rounds) {
 
 std::string text_of(const char* path) {
   std::ifstream file(path);
+  if (!file) {
+    std::fprintf(stderr, "%s cannot be read\n", path);
+    std::exit(1);
+  }
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
