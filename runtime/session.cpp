@@ -244,8 +244,7 @@ class Session::Preparation {
   static KernelNeed need_for(const ServedShape& shape, const ServedVariant& variant, size_t i) {
     const templates::KernelLaunch& launch = variant.launches.kernels[i];
     return {.key = variant.keys[i],
-            .source = templates::kernel_source(shape.op, launch),
-            .options = templates::compile_options(launch),
+            .launch = launch,
             .necessity = Necessity::dispensable,
             .subject = subject_of(shape, variant.config),
             .what = fmt::format("{} {} {}", shape.op.name, shape.text,

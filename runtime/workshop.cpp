@@ -120,7 +120,8 @@ void KernelRun::start_compiles(const std::vector<size_t>& missing) {
   }
   for (const size_t index : wanted) {
     const KernelNeed& need = needs_[index];
-    compiles_->add(need.key.binary, need.source, workshop_.arch_, need.options);
+    compiles_->add(need.key.binary, templates::kernel_source(*need.subject.op, need.launch),
+                   workshop_.arch_, templates::compile_options(need.launch));
   }
   compiles_->begin();
 }
@@ -294,7 +295,8 @@ jit::Binary KernelRun::compile_now(const KernelNeed& need) {
     fail(error.status(), "{}: the store {} does not hold its kernel, and it cannot be compiled: {}",
          need.what, workshop_.store_.info().path, error.what());
   }
-  jit::Binary binary = compiler->compile(need.source, workshop_.arch_, need.options);
+  jit::Binary binary = compiler->compile(templates::kernel_source(*need.subject.op, need.launch),
+                                         workshop_.arch_, templates::compile_options(need.launch));
   ++workshop_.counters_.compiles;
   add_unwritten(binary);
   return binary;

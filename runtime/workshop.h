@@ -45,8 +45,7 @@ enum class Compiles { allowed, refused };  // refused: what the store lacks is a
 
 struct KernelNeed {
   KernelKey key;
-  jit::KernelSource source;
-  jit::CompileOptions options;
+  templates::KernelLaunch launch;  // of the subject's op; its source is made when it is compiled
   Necessity necessity = Necessity::required;
   KernelSubject subject;
   std::string what;  // "gather_dequant_kv {"format":"f1"} {"threads":128}"

@@ -412,12 +412,13 @@ TEST_F(SessionTest, AKernelThatAnotherThreadDoesNotFinishIsMadeHere) {
       staged_rows().plan(fixed, staged_rows().default_config(fixed), fake_gpu(0));
   std::vector<KernelNeed> stuck_needs;
   for (const templates::KernelLaunch& launch : launches.kernels) {
-    KernelNeed need{.source = templates::kernel_source(staged_rows(), launch),
-                    .options = templates::compile_options(launch)};
-    need.key = {.binary = jit::binary_key(need.source, workshop.arch(), need.options),
-                .threads = launch.threads,
-                .dynamic_smem_bytes = launch.dynamic_smem_bytes};
-    stuck_needs.push_back(std::move(need));
+    stuck_needs.push_back(
+        {.key = {.binary = jit::binary_key(templates::kernel_source(staged_rows(), launch),
+                                           workshop.arch(), templates::compile_options(launch)),
+                 .threads = launch.threads,
+                 .dynamic_smem_bytes = launch.dynamic_smem_bytes},
+         .launch = launch,
+         .subject = {.op = &staged_rows(), .fixed = fixed, .config = ""}});
   }
   std::vector<KernelNeed> needs = stuck_needs;
 
