@@ -126,15 +126,21 @@ PlanWork Bench::plan_of(const Subject& subject, const Config& config) {
                 .limits = target_.limits,
                 .binaries = {},
                 .smem_bytes = {}};
-  for (const templates::KernelLaunch& launch :
-       subject.op->plan(subject.fixed, config, target_.gpu).kernels) {
-    const auto built_for = [&](const Gpu& which) {
-      return binaries_.get(templates::kernel_source(*subject.op, launch), which.arch(),
-                           templates::compile_options(launch));
-    };
-    work.binaries.push_back(built_for(gpu()));
-    work.smem_bytes.push_back(launched_smem_bytes(target_, launch, work.binaries.back()->resources,
-                                                  built_for(target_.gpu)->resources));
+  const auto launches = subject.op->plan(subject.fixed, config, target_.runs_as()).kernels;
+  const auto on_gpu = subject.op->plan(subject.fixed, config, target_.gpu).kernels;
+  if (on_gpu.size() != launches.size()) {
+    fail(Status::unsupported, "{}: on the SMs of this card the config is a plan of other kernels",
+         subject.op->name);
+  }
+  const auto built = [&](const templates::KernelLaunch& launch, const Gpu& which) {
+    return binaries_.get(templates::kernel_source(*subject.op, launch), which.arch(),
+                         templates::compile_options(launch));
+  };
+  for (size_t i = 0; i < launches.size(); ++i) {
+    work.binaries.push_back(built(launches[i], gpu()));
+    work.smem_bytes.push_back(launched_smem_bytes(target_, launches[i],
+                                                  work.binaries.back()->resources,
+                                                  built(on_gpu[i], target_.gpu)->resources));
   }
   return work;
 }

@@ -27,9 +27,9 @@ std::string extent_text(const templates::Extent& extent) {
 
 // Two configs with the same text launch the same code in the same way.
 std::string launch_identity(const Candidate& candidate) {
-  std::string text = extent_text(candidate.plan.workspace_bytes);
-  for (size_t i = 0; i < candidate.plan.kernels.size(); ++i) {
-    const KernelLaunch& launch = candidate.plan.kernels[i];
+  std::string text = extent_text(candidate.run_plan.workspace_bytes);
+  for (size_t i = 0; i < candidate.run_plan.kernels.size(); ++i) {
+    const KernelLaunch& launch = candidate.run_plan.kernels[i];
     text += fmt::format("|{} {} {} {} {} {}", candidate.binaries[i]->key.hex(), launch.threads,
                         candidate.smem_bytes[i], extent_text(launch.grid_x),
                         extent_text(launch.grid_y), extent_text(launch.grid_z));
@@ -80,6 +80,7 @@ struct Field {
 Field planned_field(const Op& op, const Sizes& fixed, const Target& target,
                     const CandidateOptions& options) {
   const templates::Enumeration space = templates::enumerate(op, fixed, target.gpu);
+  const Gpu runs_as = target.runs_as();
   Field field;
   field.set.space_size = space.total;
   field.set.rules = space.dropped;
@@ -87,6 +88,14 @@ Field planned_field(const Op& op, const Sizes& fixed, const Target& target,
     Candidate candidate{.id = static_cast<int64_t>(i), .config = space.configs[i]};
     candidate.text = canonical_json(templates::config_json(candidate.config));
     candidate.plan = op.plan(fixed, candidate.config, target.gpu);
+    candidate.run_plan =
+        target.limits.empty() ? candidate.plan : op.plan(fixed, candidate.config, runs_as);
+    // Of the two plans what counts is compared kernel by kernel.
+    if (candidate.run_plan.kernels.size() != candidate.plan.kernels.size()) {
+      field.set.dropped.push_back({candidate.text, "resources", "another plan here",
+                                   "on this many SMs it is a plan of other kernels"});
+      continue;
+    }
     if (const auto broken = runtime::limit_broken(candidate.plan, target.gpu)) {
       field.set.dropped.push_back({candidate.text, "resources", broken->reason, broken->detail});
       continue;
@@ -111,9 +120,19 @@ bool stands_in(const Target& target) {
   return target.device.arch() != target.gpu.arch() || !target.limits.empty();
 }
 
-void for_each_kernel(const Op& op, const Candidate& candidate, const auto& body) {
-  for (const KernelLaunch& launch : candidate.plan.kernels)
+void for_each_kernel(const Op& op, const LaunchPlan& plan, const auto& body) {
+  for (const KernelLaunch& launch : plan.kernels)
     body(templates::kernel_source(op, launch), templates::compile_options(launch));
+}
+
+std::vector<BinaryPtr> compiled(const Op& op, const LaunchPlan& plan, const std::string& arch,
+                                Binaries& binaries) {
+  std::vector<BinaryPtr> all;
+  for_each_kernel(op, plan,
+                  [&](const jit::KernelSource& source, const jit::CompileOptions& options) {
+                    all.push_back(binaries.get(source, arch, options));
+                  });
+  return all;
 }
 
 // How far compiling is ahead of whoever waits for it: a little, so that running out of time leaves
@@ -124,14 +143,26 @@ size_t lead() { return static_cast<size_t>(4 * std::max(jit::pool_size().workers
 void start_compiling(const Op& op, const Field& field, size_t place, const Target& target,
                      Binaries& binaries) {
   if (place >= field.order.size()) return;
-  for_each_kernel(op, field.planned[field.order[place]],
-                  [&](const jit::KernelSource& source, const jit::CompileOptions& options) {
-                    binaries.ahead(source, target.device.arch(), options);
-                    if (stands_in(target)) binaries.ahead(source, target.gpu.arch(), options);
-                  });
+  const Candidate& candidate = field.planned[field.order[place]];
+  const auto start = [&](const LaunchPlan& plan, const std::string& arch) {
+    for_each_kernel(op, plan,
+                    [&](const jit::KernelSource& source, const jit::CompileOptions& options) {
+                      binaries.ahead(source, arch, options);
+                    });
+  };
+  start(candidate.run_plan, target.device.arch());
+  if (stands_in(target)) start(candidate.plan, target.gpu.arch());
 }
 
 }  // namespace
+
+Gpu stand_in(const Gpu& limits, const Gpu& device) {
+  Gpu gpu = limits;
+  gpu.sm_count = device.sm_count;
+  gpu.dram_gb_per_s = device.dram_gb_per_s;
+  gpu.l2_bytes = device.l2_bytes;
+  return gpu;
+}
 
 int64_t Candidate::registers() const {
   int64_t most = 0;
@@ -215,23 +246,18 @@ CandidateSet make_candidates(const Op& op, const Sizes& fixed, const Target& tar
     }
     start_compiling(op, field, n + ahead, target, binaries);
     try {
-      for_each_kernel(
-          op, candidate,
-          [&](const jit::KernelSource& source, const jit::CompileOptions& compile_options) {
-            candidate.binaries.push_back(
-                binaries.get(source, target.device.arch(), compile_options));
-            candidate.gpu_binaries.push_back(
-                stands_in(target) ? binaries.get(source, target.gpu.arch(), compile_options)
-                                  : candidate.binaries.back());
-          });
+      candidate.binaries = compiled(op, candidate.run_plan, target.device.arch(), binaries);
+      candidate.gpu_binaries = stands_in(target)
+                                   ? compiled(op, candidate.plan, target.gpu.arch(), binaries)
+                                   : candidate.binaries;
     } catch (const Error& error) {
       if (error.status() != Status::compile_error) throw;
       drop(candidate.text, "compile", "compile error", error.what());
       continue;
     }
 
-    for (size_t i = 0; i < candidate.plan.kernels.size(); ++i) {
-      const KernelLaunch& launch = candidate.plan.kernels[i];
+    for (size_t i = 0; i < candidate.run_plan.kernels.size(); ++i) {
+      const KernelLaunch& launch = candidate.run_plan.kernels[i];
       const jit::Resources& resources = candidate.gpu_binaries[i]->resources;
       candidate.smem_bytes.push_back(
           launched_smem_bytes(target, launch, candidate.binaries[i]->resources, resources));

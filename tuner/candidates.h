@@ -15,19 +15,27 @@
 
 namespace kiln::tuner {
 
+// For whom plans are made that `device` runs under the limits of another GPU: an SM is that one's,
+// their number and the memory are the device's. A grid for fewer SMs would leave some idle, of a
+// card that is then judged by all of its bandwidth.
+Gpu stand_in(const Gpu& limits, const Gpu& device);
+
 // For which GPU candidates are made, and where they run.
 struct Target {
-  Gpu gpu;  // whose limits decide and for whom plans are made
+  Gpu gpu;  // whose limits decide and whom decisions are for
   std::string
       limits;  // slug of `gpu` when it stands for another than the device; "": the device itself
   Gpu device;  // that runs them; equal to `gpu` without `limits` and without a device
+
+  Gpu runs_as() const { return limits.empty() ? gpu : stand_in(gpu, device); }
 };
 
 struct Candidate {
   int64_t id = 0;  // position in the space, the default is 0
   templates::Config config;
-  std::string text;  // canonical JSON
-  templates::LaunchPlan plan;
+  std::string text;                 // canonical JSON
+  templates::LaunchPlan plan;       // for `gpu`
+  templates::LaunchPlan run_plan;   // for the device; the same without `limits`
   std::vector<BinaryPtr> binaries;  // for the device
   std::vector<BinaryPtr>
       gpu_binaries;                 // for `gpu`, whose resources count; the same without `limits`
@@ -75,8 +83,8 @@ void compile_ahead(const templates::Op& op, const templates::Sizes& fixed, const
 int64_t padded_smem_bytes(const Gpu& gpu, int threads, const jit::Resources& resources,
                           int64_t dynamic_smem_bytes, int ctas);
 
-// Dynamic shared memory of a launch: under `limits` padded so that no more CTAs share an SM of the
-// device than would one of the GPU.
+// Dynamic shared memory of a launch on the device: under `limits` padded so that no more CTAs share
+// an SM of the device than would one of the GPU.
 int64_t launched_smem_bytes(const Target& target, const templates::KernelLaunch& launch,
                             const jit::Resources& on_device, const jit::Resources& on_gpu);
 

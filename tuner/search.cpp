@@ -127,7 +127,8 @@ class Search {
                 std::vector<Job>& jobs);
   std::optional<cache::Decision> finished(const Job& job);
   std::optional<runtime::JudgedDecision> serving_decision(const Job& job);
-  bool holds_current(const Job& job, const Hash128& plan, const Gpu& runs_on);
+  enum class Where { on_gpu, on_device };
+  bool holds_current(const Job& job, const Hash128& plan, Where where);
   runtime::TodaysPlans& todays_plans(const Gpu& gpu);
   std::optional<cache::Decision> standing_decision(const Job& job, DecisionKind kind);
   void keep(const Job& job, const cache::TuningResult& result, ProblemReport& report);
@@ -167,8 +168,8 @@ class Search {
   Hash128 plan_that_ran(const Job& job, const Candidate& candidate);
   Hash128 plan_that_serves(const Job& job, const Candidate& candidate);
   std::vector<Hash128> disproved_elsewhere(const Job& job);
-  cache::PlanRecord record_of(const Job& job, const Candidate& candidate, const std::string& arch,
-                              const std::vector<BinaryPtr>& binaries);
+  static cache::PlanRecord run_record(const Job& job, const Candidate& candidate);
+  static cache::PlanRecord served_record(const Job& job, const Candidate& candidate);
   void add_plan(const Job& job, const Candidate& candidate, cache::TuningResult& result);
 
   bool simulates() const {
@@ -218,7 +219,7 @@ class Search {
   bool cut_short_ = false;                    // the problem at hand, by the budget
   std::vector<cache::Rejection> rejections_;  // of the problem at hand
   std::optional<std::string> wanted_signature_;
-  std::map<std::string, runtime::TodaysPlans> todays_plans_;  // by slug
+  std::map<std::string, runtime::TodaysPlans> todays_plans_;  // by class
   std::string candidates_key_;
   std::map<std::string, std::set<std::string>> winners_;  // configs, by the key of their shape
   CandidateSet candidates_;
@@ -245,6 +246,12 @@ double fastest_possible_ns(const Op& op, const Sizes& sizes, const Gpu& gpu) {
 // Of the call that candidates are ranked by before they are compiled.
 Sizes guessed_sizes(const Job& job) {
   return templates::with_derived(*job.op, job.kit->measured_case(job.fixed, job.bucket).sizes);
+}
+
+std::vector<Hash128> keys_of(const std::vector<BinaryPtr>& binaries) {
+  std::vector<Hash128> keys;
+  for (const BinaryPtr& binary : binaries) keys.push_back(binary->key);
+  return keys;
 }
 
 std::string problem_text(const Job& job) {
@@ -357,7 +364,7 @@ std::optional<cache::Decision> Search::finished(const Job& job) {
         store_.timings(job.problem, gpu_class_key(job.target.device));
     const bool is_measured =
         std::any_of(timings.begin(), timings.end(), [&](const cache::Timing& t) {
-          return t.limits == job.target.limits && holds_current(job, t.plan, job.target.device);
+          return t.limits == job.target.limits && holds_current(job, t.plan, Where::on_device);
         });
     return is_measured ? std::optional(decision) : std::nullopt;
   }
@@ -377,13 +384,17 @@ std::optional<runtime::JudgedDecision> Search::serving_decision(const Job& job) 
 }
 
 // runs_on: the GPU whose binaries the plan has.
-bool Search::holds_current(const Job& job, const Hash128& plan, const Gpu& runs_on) {
+bool Search::holds_current(const Job& job, const Hash128& plan, Where where) {
   const std::optional<cache::PlanRecord> record = store_.find_plan(plan);
-  return record && todays_plans(job.target.gpu).has(*record, *job.op, job.fixed, runs_on.arch());
+  if (!record) return false;
+  if (where == Where::on_gpu)
+    return todays_plans(job.target.gpu).has(*record, *job.op, job.fixed, job.target.gpu.arch());
+  return todays_plans(job.target.runs_as())
+      .has(*record, *job.op, job.fixed, job.target.device.arch());
 }
 
 runtime::TodaysPlans& Search::todays_plans(const Gpu& gpu) {
-  return todays_plans_.try_emplace(gpu.slug, gpu).first->second;
+  return todays_plans_.try_emplace(gpu_class_key(gpu), gpu).first->second;
 }
 
 // The decision among all candidates that a search among some of them does not replace.
@@ -392,7 +403,7 @@ std::optional<cache::Decision> Search::standing_decision(const Job& job, Decisio
   const std::optional<cache::DecisionRow> row =
       store_.find_decision(job.problem, gpu_class_key(job.target.gpu), kind);
   if (!row || row->decision.scope == cache::Decision::Scope::part || !row->failure.empty() ||
-      !holds_current(job, row->decision.plan, job.target.gpu))
+      !holds_current(job, row->decision.plan, Where::on_gpu))
     return std::nullopt;
   const cache::Decision& decision = row->decision;
   const bool rejected_now =
@@ -434,7 +445,7 @@ void Search::tell_pin(const Job& job) {
   } else if (options_.redo == TuneOptions::Redo::again) {
     log(fmt::format("{}: it is pinned to {}, which serves whatever is measured", problem_text(job),
                     config));
-  } else if (!holds_current(job, pin->decision.plan, job.target.gpu)) {
+  } else if (!holds_current(job, pin->decision.plan, Where::on_gpu)) {
     log(
         fmt::format("{}: it stays pinned to {}, but the op has changed since, so nothing proves "
                     "that config now; `kiln tune --again` measures beside the pin",
@@ -515,20 +526,24 @@ void Search::disprove(const Job& job, const Candidate& candidate, const std::str
                            .driver = info.driver});
 }
 
-cache::PlanRecord Search::record_of(const Job& job, const Candidate& candidate,
-                                    const std::string& arch,
-                                    const std::vector<BinaryPtr>& binaries) {
-  std::vector<Hash128> keys;
-  for (const BinaryPtr& binary : binaries) keys.push_back(binary->key);
-  return runtime::plan_record(*job.op, job.fixed, candidate.config, arch, candidate.plan, keys);
+// What ran on the device.
+cache::PlanRecord Search::run_record(const Job& job, const Candidate& candidate) {
+  return runtime::plan_record(*job.op, job.fixed, candidate.config, job.target.device.arch(),
+                              candidate.run_plan, keys_of(candidate.binaries));
+}
+
+// What serves the GPU that is decided for.
+cache::PlanRecord Search::served_record(const Job& job, const Candidate& candidate) {
+  return runtime::plan_record(*job.op, job.fixed, candidate.config, job.target.gpu.arch(),
+                              candidate.plan, keys_of(candidate.gpu_binaries));
 }
 
 Hash128 Search::plan_that_ran(const Job& job, const Candidate& candidate) {
-  return record_of(job, candidate, job.target.device.arch(), candidate.binaries).id;
+  return run_record(job, candidate).id;
 }
 
 Hash128 Search::plan_that_serves(const Job& job, const Candidate& candidate) {
-  return record_of(job, candidate, job.target.gpu.arch(), candidate.gpu_binaries).id;
+  return served_record(job, candidate).id;
 }
 
 // The plans that no session uses, because they failed on a card which is not at hand.
@@ -542,17 +557,18 @@ std::vector<Hash128> Search::disproved_elsewhere(const Job& job) {
 }
 
 void Search::add_plan(const Job& job, const Candidate& candidate, cache::TuningResult& result) {
-  const auto add = [&](const std::string& arch, const std::vector<BinaryPtr>& binaries) {
-    result.plans.push_back(record_of(job, candidate, arch, binaries));
+  const auto add = [&](cache::PlanRecord record, const std::vector<BinaryPtr>& binaries) {
+    result.plans.push_back(std::move(record));
     for (const BinaryPtr& binary : binaries) {
       const bool known = std::any_of(result.binaries.begin(), result.binaries.end(),
                                      [&](const jit::Binary& b) { return b.key == binary->key; });
       if (!known) result.binaries.push_back(*binary);
     }
   };
-  add(job.target.gpu.arch(), candidate.gpu_binaries);
+  add(served_record(job, candidate), candidate.gpu_binaries);
   // What ran serves sessions too, where it is other code: on a stand-in, and on a simulated GPU.
-  if (!job.target.limits.empty() || simulates()) add(job.target.device.arch(), candidate.binaries);
+  if (!job.target.limits.empty() || simulates())
+    add(run_record(job, candidate), candidate.binaries);
 }
 
 std::vector<Search::Entrant> Search::all_entrants(const CandidateSet& set) const {

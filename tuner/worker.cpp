@@ -1,4 +1,5 @@
 #include "tuner/worker.h"
+#include "tuner/candidates.h"
 
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -130,9 +131,9 @@ runtime::LoadedKernel Worker::load(const std::string& key, int threads, int64_t 
 RunnablePlan Worker::load_plan(const Json& plan) {
   const Op& op = templates::require_op(plan.at("op").get<std::string>());
   const std::string limits = plan.at("limits");
-  const templates::LaunchPlan launches =
-      op.plan(ints_from_json(plan.at("fixed")), ints_from_json(plan.at("config")),
-              limits.empty() ? device_->info().gpu : find_gpu(limits));
+  const templates::LaunchPlan launches = op.plan(
+      ints_from_json(plan.at("fixed")), ints_from_json(plan.at("config")),
+      limits.empty() ? device_->info().gpu : stand_in(find_gpu(limits), device_->info().gpu));
   const Json& binaries = plan.at("binaries");
   if (binaries.size() != launches.kernels.size()) {
     fail(Status::internal, "{}: {} binaries came for a plan of {} kernels", op.name,

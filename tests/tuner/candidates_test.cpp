@@ -100,6 +100,29 @@ TEST_F(Candidates, AreCompiledAheadForTheDeviceAndForTheGpuOfTheDecision) {
   }
 }
 
+TEST(StandIn, HasTheSmOfTheOneAndTheirNumberOfTheOther) {
+  const Gpu& small = find_gpu("rtx-3090");
+  const Gpu& device = find_gpu("a100-sxm4-80gb");
+  const Target limited{.gpu = small, .limits = small.slug, .device = device};
+  const Gpu runs_as = limited.runs_as();
+  EXPECT_EQ(runs_as.smem_per_cta_optin_bytes, small.smem_per_cta_optin_bytes);
+  EXPECT_EQ(runs_as.max_warps_per_sm, small.max_warps_per_sm);
+  EXPECT_EQ(runs_as.sm_count, device.sm_count);
+  EXPECT_EQ(runs_as.dram_gb_per_s, device.dram_gb_per_s);
+  const Target itself{.gpu = small, .limits = {}, .device = device};
+  EXPECT_EQ(itself.runs_as().sm_count, small.sm_count);
+
+  // A stream of weights takes as many CTAs as have a place.
+  const templates::Op& op = templates::require_op("linear_fp8");
+  const templates::Sizes shape = op.model_shapes(2)[4];
+  const templates::Config config = {
+      {"columns", 16}, {"kernel", 0}, {"rows", 1}, {"splits", 1}, {"warps_along_depth", 8}};
+  const auto ctas = [&](const Gpu& gpu) {
+    return op.plan(shape, config, gpu).kernels[0].grid_x.value({{"M", 1}});
+  };
+  EXPECT_GT(ctas(runs_as), ctas(small));
+}
+
 TEST_F(Candidates, ThatSpillAreDroppedWithTheReason) {
   set_resources(testing::kToyFast, {.registers = 255, .spill_store_bytes = 64});
   Binaries binaries(*other_);
