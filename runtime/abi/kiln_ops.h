@@ -172,9 +172,10 @@ KILN_API kiln_status kiln_combine_topk_swa_workspace(kiln_plan *plan,
  * q4n and q8d are those of act_quant, to the bit: a group that holds a NaN or an infinity becomes
  * scale 0x7f and codes 0 (f2), scale 255 and codes 0x7f (f3), or 0x7fc0 (f4); a NaN that rotation
  * makes in the bf16 of f3 is 0x7fff.
- * A row whose slot is negative (it completes no group) or beyond the cache is not written. Entries
- * are written whole; every other byte of the cache is left as it is. No two rows have the same
- * slot.
+ * A row whose slot is negative or beyond the cache is not written. The caller gives the slot -1 to
+ * a row whose token completes no group, and to one whose group compressor_update has not completed
+ * because the request has no block of the ring: nothing new stands in such a row. Entries are
+ * written whole; every other byte of the cache is left as it is. No two rows have the same slot.
  *
  * Formula: ops.md B4, B5, B8, B9, (f)4, (f)5. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
@@ -253,7 +254,10 @@ KILN_API kiln_status kiln_compressed_kv_insert_workspace(kiln_plan *plan,
  * values then scores. block_rows is at least the number of tokens that may be taken back plus 2;
  * any number is legal. A request has no block when ring_blocks[b] is below 1 (block 0 is never
  * used) or not below num_blocks, or when block_rows is 0: then nothing is stored, and a group whose
- * first token stands in the ring is not completed.
+ * first token would stand in the ring is not completed: its row of latent is left as it is, too.
+ * The caller gives such a row, which is the first of its request at an odd position, the slot -1 in
+ * compressed_kv_insert and index_key_insert, like the rows that complete no group: its entry is not
+ * emitted.
  * Rows of a request are neighbours, in the order of their positions. No two requests share a block.
  *
  * Formula: ops.md B9, B8, B3, (f)6, (f)12. Version 1. Result: bit-exact.
@@ -412,9 +416,10 @@ KILN_API kiln_status kiln_gather_dequant_kv_workspace(kiln_plan *plan,
  *   f6: q8k: 128 E4M3 codes, one scale 2^n in fp32                                    132 bytes
  * q4m is that of act_quant; q8k is its q8a with one group of 128. A group that holds a NaN or an
  * infinity becomes scale 255 and codes 0 (f5), or scale 0x7fc00000 and codes 0x7f (f6).
- * A row whose slot is negative (it completes no group) or beyond the cache is not written. Entries
- * are written whole; every other byte of the cache is left as it is. No two rows have the same
- * slot.
+ * A row whose slot is negative or beyond the cache is not written. The caller gives the slot -1 to
+ * a row whose token completes no group, and to one whose group compressor_update has not completed
+ * because the request has no block of the ring: nothing new stands in such a row. Entries are
+ * written whole; every other byte of the cache is left as it is. No two rows have the same slot.
  *
  * Formula: ops.md B3, B4, B5, B8, B10, (f)4, (f)5. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):

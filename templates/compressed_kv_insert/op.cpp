@@ -77,9 +77,11 @@ const Op compressed_kv_insert{
         "q4n and q8d are those of act_quant, to the bit: a group that holds a NaN or an infinity "
         "becomes scale 0x7f and codes 0 (f2), scale 255 and codes 0x7f (f3), or 0x7fc0 (f4); a NaN "
         "that rotation makes in the bf16 of f3 is 0x7fff.\n"
-        "A row whose slot is negative (it completes no group) or beyond the cache is not written. "
-        "Entries are written whole; every other byte of the cache is left as it is. No two rows "
-        "have the same slot.",
+        "A row whose slot is negative or beyond the cache is not written. The caller gives the "
+        "slot -1 to a row whose token completes no group, and to one whose group compressor_update "
+        "has not completed because the request has no block of the ring: nothing new stands in "
+        "such a row. Entries are written whole; every other byte of the cache is left as it is. No "
+        "two rows have the same slot.",
     .source = "ops.md B4, B5, B8, B9, (f)4, (f)5",
     .sizes =
         {
