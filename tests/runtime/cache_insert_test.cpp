@@ -378,6 +378,11 @@ class FusedAndUnfused : public CacheInsert {
       of_rows.push_back(static_cast<int32_t>(t % 11 == 10 ? -1 : t * step));
     return of_rows;
   }
+  // What rows rotate by where the ratio is 2.
+  static std::vector<int32_t> first_of_pairs(std::vector<int32_t> positions) {
+    for (int32_t& position : positions) position = position < 0 ? position : position / 2 * 2;
+    return positions;
+  }
 
   void rotate(uint16_t* x, int64_t columns, const std::vector<int32_t>& at) {
     kiln_rope_args args{};
@@ -529,10 +534,8 @@ TEST_F(FusedAndUnfused, WindowKvInsertWithItsNormIsRmsNormBefore) {
 TEST_F(FusedAndUnfused, CompressedKvInsertIsRopeAtTheGroupThenActQuant) {
   const uint16_t* x = on_device(any_rows(512));
   uint16_t* rotated = on_device(any_rows(512));
-  std::vector<int32_t> at = positions(5);
-  std::vector<int32_t> first = at;
-  for (int32_t& position : first) position = position < 0 ? position : position / 2 * 2;
-  rotate(rotated, 512, first);
+  const std::vector<int32_t> at = positions(5);
+  rotate(rotated, 512, first_of_pairs(at));
   const auto inserted = [&](const char* format, int64_t entry_bytes) {
     const int64_t bytes = kRows * entry_bytes;
     uint8_t* cache = page(bytes);
@@ -550,7 +553,7 @@ TEST_F(FusedAndUnfused, CompressedKvInsertIsRopeAtTheGroupThenActQuant) {
 }
 
 TEST_F(FusedAndUnfused, IndexKeyInsertIsRmsNormThenRopeThenActQuant) {
-  const std::vector<int32_t> at = positions(6);
+  const std::vector<int32_t> at = positions(5);  // odd ones too: ratio 2 has to matter
   const uint16_t* k = on_device(any_rows(128));
   const uint16_t* weight = on_device(random_rows(6, 1, 128));
   kiln_rms_norm_args norm{};
@@ -561,7 +564,7 @@ TEST_F(FusedAndUnfused, IndexKeyInsertIsRmsNormThenRopeThenActQuant) {
   norm.x_stride = norm.y_stride = 128;
   norm.num_rows = kRows;
   EXPECT_OK(kiln_rms_norm(plan("rms_norm", R"({"columns": 128})"), &norm, nullptr));
-  rotate(norm.y, 128, at);
+  rotate(norm.y, 128, first_of_pairs(at));
   const Quantised q = quantise(norm.y, 128, "q4m", 128, 64, 4, false);
 
   const int64_t bytes = kRows * 68;

@@ -1,30 +1,14 @@
 // The ops that write caches, on the simulator: planted mistakes are found by verification.
-#include "tests/sim/op_on_simulator.h"
+#include "tests/sim/planted_mistakes.h"
 
 namespace kiln {
 namespace {
 
-using templates::Config;
 using templates::Sizes;
 
 class Inserts : public OpOnSimulator {
  public:
-  Inserts(const char* op, const Sizes& shape) : OpOnSimulator(op), shape_(shape) {
-    for (const char* name : {"5 rows", "vectors and edges", "ties under every scale", "any bits",
-                             "rows without a slot", "positions beyond the table", "padded strides"})
-      cases_.push_back(prepared(case_named(name, shape)));
-  }
-
-  tuner::RunVerdict verdict_of(const Mutant* mutant) {
-    const tuner::RunnablePlan candidate =
-        plan(shape_, {{"threads", 128}, {"rows_per_thread", 2}}, mutant);
-    tuner::RunVerdict verdict;
-    for (const auto& c : cases_) {
-      verdict = c->check(candidate);
-      if (verdict.outcome != tuner::Outcome::passed) break;
-    }
-    return verdict;
-  }
+  Inserts(const char* op, const Sizes& shape) : OpOnSimulator(op), shape_(shape) {}
 
   tuner::RunVerdict verdict_of(const templates::Case& c) {
     return prepared(c)->check(plan(shape_, op().default_config(shape_)));
@@ -34,27 +18,12 @@ class Inserts : public OpOnSimulator {
   void TestBody() override {}
 
   Sizes shape_;
-  std::vector<std::unique_ptr<tuner::PreparedCase>> cases_;
 };
 
 void reject(const char* op, const Sizes& shape, const std::vector<Mutant>& mutants) {
-  auto inserts = std::make_unique<Inserts>(op, shape);
-  const tuner::RunVerdict right = inserts->verdict_of(nullptr);
-  EXPECT_EQ(right.outcome, tuner::Outcome::passed) << right.detail;
-  for (const Mutant& mutant : mutants) {
-    bool is_wrong = false;
-    try {
-      const tuner::RunVerdict verdict = inserts->verdict_of(&mutant);
-      is_wrong = verdict.outcome == tuner::Outcome::wrong;
-      EXPECT_NE(verdict.outcome, tuner::Outcome::passed) << mutant.name;
-      EXPECT_NE(verdict.outcome, tuner::Outcome::launch) << mutant.name << verdict.detail;
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("the checker found"), std::string::npos)
-          << mutant.name << ": " << error.what();
-    }
-    // A fault would be reported by the next candidate too.
-    if (!is_wrong) inserts = std::make_unique<Inserts>(op, shape);
-  }
+  expect_rejected(op, mutants, shape, {{"threads", 128}, {"rows_per_thread", 2}},
+                  {"5 rows", "vectors and edges", "ties under every scale", "any bits",
+                   "rows without a slot", "positions beyond the table", "padded strides"});
 }
 
 // The calls that a captured graph replays on a GPU.
