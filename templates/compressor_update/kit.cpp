@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "templates/kit.h"
+#include "templates/kit_bf16.h"
 
 namespace kiln::templates {
 
@@ -212,20 +213,6 @@ void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::sp
 }
 
 // --- truth
-
-double bf16_double(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value = 0;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
-// Nearest even, 8 significant bits; numbers here are far from the ends of bf16.
-double round_to_bf16(double value) {
-  if (value == 0 || !std::isfinite(value)) return value;
-  const double step = std::ldexp(1.0, std::ilogb(value) - 7);
-  return std::nearbyint(value / step) * step;
-}
 
 bool completes(const Case& c, const Token& token) {
   if (token.request < 0 || (token.position + 1) % c.sizes["ratio"] != 0) return false;
