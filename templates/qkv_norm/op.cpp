@@ -69,9 +69,11 @@ Space space(const Sizes&, const Gpu&) {
       {"early_weights", {0, 1}, "read the weights together with the row"},
   };
   space.rules = {
-      {"a CTA has at most 512 threads, in whole warps",
+      {"a CTA would have more than 512 threads",
+       [](const Sizes&, const Config& c, const Gpu&) { return block_threads(c) <= 512; }},
+      {"the last warp of a CTA would not be whole",
        [](const Sizes&, const Config& c, const Gpu&) {
-         return block_threads(c) <= 512 && c["kv_threads"] * c["rows_per_cta"] % kWarp == 0;
+         return c["kv_threads"] * c["rows_per_cta"] % kWarp == 0;
        }},
       {"a thread would hold more than 8 pieces of a row",
        [](const Sizes& s, const Config& c, const Gpu&) {

@@ -55,10 +55,13 @@ Space space(const Sizes&, const Gpu&) {
       {"early_weights", {0, 1}, "read the weights together with the row"},
   };
   space.rules = {
-      {"a CTA has 32 to 512 threads",
+      {"a CTA would have more than 512 threads",
        [](const Sizes&, const Config& c, const Gpu&) {
-         const int64_t threads = c["threads_per_row"] * c["rows_per_cta"];
-         return threads >= kWarp && threads <= 512;
+         return c["threads_per_row"] * c["rows_per_cta"] <= 512;
+       }},
+      {"a CTA would have less than a warp",
+       [](const Sizes&, const Config& c, const Gpu&) {
+         return c["threads_per_row"] * c["rows_per_cta"] >= kWarp;
        }},
       {"a thread would hold more than 8 pieces of a row",
        [](const Sizes& s, const Config& c, const Gpu&) {
@@ -68,7 +71,7 @@ Space space(const Sizes&, const Gpu&) {
        [](const Sizes& s, const Config& c, const Gpu&) {
          return c["threads_per_row"] <= std::max<int64_t>(4, power_of_two_above(pieces(s)));
        }},
-      {"a CTA has a barrier for 16 rows",
+      {"rows of several warps would be more than the 16 barriers of a CTA",
        [](const Sizes&, const Config& c, const Gpu&) {
          return c["threads_per_row"] <= kWarp || c["rows_per_cta"] <= kBarriers;
        }},
