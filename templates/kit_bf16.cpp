@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "jit/base/error.h"
+#include "templates/kit.h"
 
 namespace kiln::templates {
 
