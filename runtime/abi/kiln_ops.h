@@ -166,12 +166,13 @@ KILN_API kiln_status kiln_combine_topk_swa_workspace(kiln_plan *plan,
  *     in fp32, products rounded, then one addition, then bf16 (nearest even)
  *   entry s % page_size of page s / page_size = x', quantised
  * Formats; a page holds first the codes of all entries, then their scales (ops.md B8):
+ *   f1: q8a: 512 E4M3 codes, 16 UE8M0 scales (one per 32 elements)        528 bytes
  *   f2: q4n: 512 E2M1 codes (even element in bits 0..3), 32 E4M3 scales (one per 16)   288 bytes
  *   f3: q8d: 448 E4M3 codes, then 64 bf16; 7 UE8M0 scales (one per 64) and a 0   584 bytes
  *   f4: 512 bf16: what codes and scales of f2 stand for                  1024 bytes
- * q4n and q8d are those of act_quant, to the bit: a group that holds a NaN or an infinity becomes
- * scale 0x7f and codes 0 (f2), scale 255 and codes 0x7f (f3), or 0x7fc0 (f4); a NaN that rotation
- * makes in the bf16 of f3 is 0x7fff.
+ * q8a, q4n and q8d are those of act_quant, to the bit: a group that holds a NaN or an infinity
+ * becomes scale 0x7f and codes 0 (f2), scale 255 and codes 0x7f (f1, f3), or 0x7fc0 (f4); a NaN
+ * that rotation makes in the bf16 of f3 is 0x7fff.
  * A row whose slot is negative or beyond the cache is not written. The caller gives the slot -1 to
  * a row whose token completes no group, and to one whose group compressor_update has not completed
  * because the request has no block of the ring: nothing new stands in such a row. Entries are
@@ -179,7 +180,7 @@ KILN_API kiln_status kiln_combine_topk_swa_workspace(kiln_plan *plan,
  *
  * Formula: ops.md B4, B5, B8, B9, (f)4, (f)5. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
- *   "format": layout of the cache ("f2", "f3", "f4")
+ *   "format": layout of the cache ("f1", "f2", "f3", "f4")
  *   "ratio": tokens of an entry (1 to 128)
  * A legal call holds:
  *   - num_pages * page_size is at most 2147483647, so that a slot fits the int32 of its readers
@@ -1063,6 +1064,8 @@ KILN_API kiln_status kiln_rope_workspace(kiln_plan *plan, const kiln_rope_args *
  * Of DeepSeek-V4.1-Flash the layers with a compressed list take the latter (compress_ratio 1 or 2),
  * layers 0 and 1 and the draft layers the former. A position is that of a token, or of the first
  * token of a compressed entry.
+ * Any alignment and stride is legal here, but rope and the ops that insert or quantise with RoPE
+ * read 16 bytes at a time: for them rope_table is 16-byte aligned and its stride a multiple of 4.
  *
  * Formula: ops.md B5, (f)5. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):

@@ -174,8 +174,10 @@ class RoundTrip : public CacheInsert {
   // Of 141 tokens from position 0, every second of which completes an entry.
   Cache compressed(CacheLayout layout) {
     constexpr int64_t kTokens = 141, kRatio = 2;
-    const bool is_f3 = layout == CacheLayout::f3;
-    Cache c = cache(layout, is_f3 ? Quantiser::q8d : Quantiser::q4n, 64, kTokens / kRatio);
+    const Quantiser quantiser = layout == CacheLayout::f1   ? Quantiser::q8a
+                                : layout == CacheLayout::f3 ? Quantiser::q8d
+                                                            : Quantiser::q4n;
+    Cache c = cache(layout, quantiser, 64, kTokens / kRatio);
     c.has_yarn = true;
     c.source = random_rows(2, kTokens, 512);
     std::vector<int64_t> slots(kTokens, -1);
@@ -343,7 +345,8 @@ void RoundTrip::expect_attended(const Cache& w, const Cache& c) {
 }
 
 TEST_F(RoundTrip, ReadersGetWhatTheSourceRowsSay) {
-  const std::pair<CacheLayout, CacheLayout> pairs[] = {{CacheLayout::f1, CacheLayout::f2},
+  const std::pair<CacheLayout, CacheLayout> pairs[] = {{CacheLayout::f1, CacheLayout::f1},
+                                                       {CacheLayout::f1, CacheLayout::f2},
                                                        {CacheLayout::f3, CacheLayout::f3},
                                                        {CacheLayout::f4, CacheLayout::f4}};
   for (const auto& [window_layout, compressed_layout] : pairs) {
@@ -546,6 +549,8 @@ TEST_F(FusedAndUnfused, CompressedKvInsertIsRopeAtTheGroupThenActQuant) {
     EXPECT_OK(kiln_compressed_kv_insert(plan("compressed_kv_insert", shape), &args, nullptr));
     return read(cache, static_cast<size_t>(bytes));
   };
+  const Quantised q8a = quantise(rotated, 512, "q8a", 512, 512, 16, false);
+  EXPECT_EQ(inserted("f1", 528), joined(q8a.codes, q8a.scales));
   const Quantised q = quantise(rotated, 512, "q4n", 512, 256, 32, false);
   EXPECT_EQ(inserted("f2", 288), joined(q.codes, q.scales));
   EXPECT_EQ(inserted("f3", 584), f3_page(rotated));

@@ -104,6 +104,9 @@ TEST(CompressedInsertOnSimulator, PlantedMistakesAreRejected) {
           {"scales of Q4m", "kernel.cu", "? q8d : q4n", "? q8d : q4m"},
           {"ties away from zero", "quantise_group.cuh", "(a > points[2])", "(a >= points[2])"},
           {"a scale of infinity", "quantise_group.cuh", "quantiser == q4n ? 0x7f : 255", "0"}});
+  reject("compressed_kv_insert", {{"format", 1}, {"ratio", 2}},
+         {{"groups of 64", "kernel.cu", "format == F1 ? q8a", "format == F1 ? q8d"},
+          {"rotation by the last token", "kv_insert.cuh", " - positions[i] % ratio", ""}});
 }
 
 TEST(IndexKeyInsertOnSimulator, PlantedMistakesAreRejected) {
