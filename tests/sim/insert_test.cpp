@@ -49,8 +49,7 @@ TEST(WindowInsertOnSimulator, PlantedMistakesAreRejected) {
         "(column - first_rope_column) / 8 ^ 1)"},
        {"the tail begins early", "kv_insert.cuh", "pieces[i].rotates = column >= first_rope_column",
         "pieces[i].rotates = column >= 440"},
-       {"rotated backwards", "kv_insert.cuh", "rotate(x.pairs[i], angles",
-        "rotate_back(x.pairs[i], angles"},
+       {"rotated backwards", "kv_insert.cuh", "rotate<false>", "rotate<true>"},
        {"the floor of Q8b", "quantise.cuh",
         "fmaxf(__uint_as_float(largest_bits << 16), 1e-4f) * reciprocal_of_448",
         "fmaxf(__uint_as_float(largest_bits << 16) * reciprocal_of_448, 1e-4f)"},
@@ -59,8 +58,8 @@ TEST(WindowInsertOnSimulator, PlantedMistakesAreRejected) {
        {"scales of every second group", "kv_insert.cuh", "if (column % group == 0)",
         "if (column % (2 * group) == 0)"},
        {"padded rows are written", "kv_insert.cuh", "is_written = has_slot &&", "is_written ="},
-       {"a slot beyond the cache", "page_slot.cuh", " && slot < num_pages * page_size", ""},
-       {"slots of 32 bits", "page_slot.cuh", "slot >= 0 && slot <", "low < 0x80000000u && low <"},
+       {"a slot beyond the cache", "pages.cuh", " && slot < num_pages * page_size", ""},
+       {"slots of 32 bits", "pages.cuh", "slot >= 0 && slot <", "low < 0x80000000u && low <"},
        {"a position beyond the table", "kv_insert.cuh", "positions[i] < kv.num_positions", "true"},
        {"pages without gaps", "kv_insert.cuh", "kv.page_stride;\n  u8* row",
         "kv.page_size * 528;\n  u8* row"},
@@ -111,9 +110,10 @@ TEST(CompressedInsertOnSimulator, PlantedMistakesAreRejected) {
 
 TEST(IndexKeyInsertOnSimulator, PlantedMistakesAreRejected) {
   const std::vector<Mutant> of_both{
-      {"no norm", "kernel.cu", "normalised(pieces[i].x, weights, factor_of_row(pieces[i].x))",
+      {"no norm", "kernel.cu", "normalised(pieces[i].x, weights, factor_of_row(pieces[i].x, lane))",
        "pieces[i].x"},
-      {"the norm of two rows", "kernel.cu", "half = lanes_per_row / 2", "half = lanes_per_row"},
+      {"the norm of two rows", "kernel.cu", "sum_of_row<lanes_per_row>",
+       "sum_of_row<2 * lanes_per_row>"},
       {"the first half rotates", "kernel.cu", "rotates = lane >= first_rope_lane",
        "rotates = lane < first_rope_lane"},
       {"rotation by the last token", "kernel.cu", " - positions[i] % ratio", ""},
