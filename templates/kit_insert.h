@@ -18,13 +18,11 @@
 
 #include "templates/kit.h"
 #include "templates/kit_quantise.h"
+#include "templates/kit_rope.h"
 
 namespace kiln::templates {
 
 enum class CacheLayout : int64_t { f1 = 1, f2 = 2, f3 = 3, f4 = 4, f5 = 5, f6 = 6 };
-
-// bf16 of the elements of one row.
-using RowBits = std::function<uint16_t(int64_t element)>;
 
 // What distinguishes one op from another.
 struct InsertOp {
@@ -38,12 +36,6 @@ struct InsertOp {
 
   CacheLayout layout(const Sizes& fixed) const { return static_cast<CacheLayout>(fixed["format"]); }
 };
-
-// Cosines and sines of (f)5: element i < 32 of a row is a cosine, the others are sines.
-float rope_angle(bool has_yarn, int64_t position, int64_t i);
-// Element e of a row after RoPE, whose last 64 elements rotate; a NaN is 0x7fff.
-uint16_t rotated_bits(const RowBits& row, int64_t width, int64_t e,
-                      const std::function<float(int64_t i)>& angle);
 
 int64_t entry_bytes(CacheLayout layout);
 // The byte of a page: of which entry, and what stands there for the row (bf16 after RoPE).

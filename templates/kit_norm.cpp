@@ -3,15 +3,9 @@
 #include <cmath>
 #include <vector>
 
-#include "templates/kit_quantise.h"
+#include "templates/kit_bf16.h"
 
 namespace kiln::templates {
-namespace {
-
-float bf16_float(uint16_t bits) { return static_cast<float>(bf16_double(bits)); }
-
-}  // namespace
-
 float norm_factor(const std::function<uint16_t(int64_t)>& row, int64_t columns) {
   std::vector<float> sums;
   for (int64_t first = 0; first < columns; first += 8) {

@@ -26,38 +26,6 @@ int64_t group_of(Quantiser quantiser) {
   }
 }
 
-double bf16_double(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value = 0;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
-// Of a number that a bf16 holds.
-uint16_t bf16_bits(double value) {
-  const float narrow = static_cast<float>(value);
-  uint32_t bits = 0;
-  std::memcpy(&bits, &narrow, sizeof(bits));
-  if (static_cast<double>(narrow) != value || (bits & 0xffff) != 0)
-    fail(Status::internal, "{} is no bf16 number", value);
-  return static_cast<uint16_t>(bits >> 16);
-}
-
-uint16_t float_to_bf16(double value) {
-  const auto narrow = static_cast<float>(value);
-  uint32_t bits = 0;
-  std::memcpy(&bits, &narrow, sizeof(bits));
-  if (std::isnan(value)) return 0x7fff;
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-// One rounding to bf16, nearest even: 8 significant bits, subnormal step 2^-133.
-double round_to_bf16(double value) {
-  if (value == 0) return value;
-  const double step = std::ldexp(1.0, std::max(std::ilogb(value), -126) - 7);
-  return std::copysign(std::nearbyint(value / step) * step, value);
-}
-
 namespace {
 
 enum Stream : uint64_t { kGroup, kElement, kPlace };

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <span>
 
+#include "templates/kit_bf16.h"
+
 namespace kiln::templates {
 
 // The numbers are those of the ops' fixed sizes.
@@ -13,11 +15,6 @@ enum class Quantiser : int64_t { q8a = 0, q8c = 1, q8d = 2, q4m = 3, q4n = 4, q8
 
 bool is_e4m3(Quantiser quantiser);
 int64_t group_of(Quantiser quantiser);  // elements that share a scale
-
-double bf16_double(uint16_t bits);
-uint16_t bf16_bits(double value);      // of a number that a bf16 holds; fails otherwise
-uint16_t float_to_bf16(double value);  // of an fp32 number; a NaN is 0x7fff
-double round_to_bf16(double value);    // once, nearest even, subnormals kept; finite values
 
 // --- inputs
 

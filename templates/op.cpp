@@ -201,6 +201,11 @@ Arg cold(Arg arg) {
   return arg;
 }
 
+Arg optional(Arg arg) {
+  arg.presence = Presence::optional;
+  return arg;
+}
+
 Arg to_within(Arg arg, double relative_rms) {
   arg.tolerance = Tolerance{Tolerance::Kind::relative_rms, relative_rms};
   return arg;

@@ -166,19 +166,21 @@ KILN_API kiln_status kiln_combine_topk_swa_workspace(kiln_plan *plan,
  *     in fp32, products rounded, then one addition, then bf16 (nearest even)
  *   entry s % page_size of page s / page_size = x', quantised
  * Formats; a page holds first the codes of all entries, then their scales (ops.md B8):
+ *   f1: q8a: 512 E4M3 codes, 16 UE8M0 scales (one per 32 elements)        528 bytes
  *   f2: q4n: 512 E2M1 codes (even element in bits 0..3), 32 E4M3 scales (one per 16)   288 bytes
  *   f3: q8d: 448 E4M3 codes, then 64 bf16; 7 UE8M0 scales (one per 64) and a 0   584 bytes
  *   f4: 512 bf16: what codes and scales of f2 stand for                  1024 bytes
- * q4n and q8d are those of act_quant, to the bit: a group that holds a NaN or an infinity becomes
- * scale 0x7f and codes 0 (f2), scale 255 and codes 0x7f (f3), or 0x7fc0 (f4); a NaN that rotation
- * makes in the bf16 of f3 is 0x7fff.
- * A row whose slot is negative (it completes no group) or beyond the cache is not written. Entries
- * are written whole; every other byte of the cache is left as it is. No two rows have the same
- * slot.
+ * q8a, q4n and q8d are those of act_quant, to the bit: a group that holds a NaN or an infinity
+ * becomes scale 0x7f and codes 0 (f2), scale 255 and codes 0x7f (f1, f3), or 0x7fc0 (f4); a NaN
+ * that rotation makes in the bf16 of f3 is 0x7fff.
+ * A row whose slot is negative or beyond the cache is not written. The caller gives the slot -1 to
+ * a row whose token completes no group, and to one whose group compressor_update has not completed
+ * because the request has no block of the ring: nothing new stands in such a row. Entries are
+ * written whole; every other byte of the cache is left as it is. No two rows have the same slot.
  *
  * Formula: ops.md B4, B5, B8, B9, (f)4, (f)5. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
- *   "format": layout of the cache ("f2", "f3", "f4")
+ *   "format": layout of the cache ("f1", "f2", "f3", "f4")
  *   "ratio": tokens of an entry (1 to 128)
  * A legal call holds:
  *   - num_pages * page_size is at most 2147483647, so that a slot fits the int32 of its readers
@@ -253,7 +255,10 @@ KILN_API kiln_status kiln_compressed_kv_insert_workspace(kiln_plan *plan,
  * values then scores. block_rows is at least the number of tokens that may be taken back plus 2;
  * any number is legal. A request has no block when ring_blocks[b] is below 1 (block 0 is never
  * used) or not below num_blocks, or when block_rows is 0: then nothing is stored, and a group whose
- * first token stands in the ring is not completed.
+ * first token would stand in the ring is not completed: its row of latent is left as it is, too.
+ * The caller gives such a row, which is the first of its request at an odd position, the slot -1 in
+ * compressed_kv_insert and index_key_insert, like the rows that complete no group: its entry is not
+ * emitted.
  * Rows of a request are neighbours, in the order of their positions. No two requests share a block.
  *
  * Formula: ops.md B9, B8, B3, (f)6, (f)12. Version 1. Result: bit-exact.
@@ -412,9 +417,10 @@ KILN_API kiln_status kiln_gather_dequant_kv_workspace(kiln_plan *plan,
  *   f6: q8k: 128 E4M3 codes, one scale 2^n in fp32                                    132 bytes
  * q4m is that of act_quant; q8k is its q8a with one group of 128. A group that holds a NaN or an
  * infinity becomes scale 255 and codes 0 (f5), or scale 0x7fc00000 and codes 0x7f (f6).
- * A row whose slot is negative (it completes no group) or beyond the cache is not written. Entries
- * are written whole; every other byte of the cache is left as it is. No two rows have the same
- * slot.
+ * A row whose slot is negative or beyond the cache is not written. The caller gives the slot -1 to
+ * a row whose token completes no group, and to one whose group compressor_update has not completed
+ * because the request has no block of the ring: nothing new stands in such a row. Entries are
+ * written whole; every other byte of the cache is left as it is. No two rows have the same slot.
  *
  * Formula: ops.md B3, B4, B5, B8, B10, (f)4, (f)5. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
@@ -1058,6 +1064,8 @@ KILN_API kiln_status kiln_rope_workspace(kiln_plan *plan, const kiln_rope_args *
  * Of DeepSeek-V4.1-Flash the layers with a compressed list take the latter (compress_ratio 1 or 2),
  * layers 0 and 1 and the draft layers the former. A position is that of a token, or of the first
  * token of a compressed entry.
+ * Any alignment and stride is legal here, but rope and the ops that insert or quantise with RoPE
+ * read 16 bytes at a time: for them rope_table is 16-byte aligned and its stride a multiple of 4.
  *
  * Formula: ops.md B5, (f)5. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):

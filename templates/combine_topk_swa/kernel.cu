@@ -9,6 +9,7 @@
 // another.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // ratio, top_k, threads_per_row, rows_per_cta, prefetch_topk
+#include "templates/common/memory.cuh"
 #include "templates/common/types.cuh"
 
 constexpr int window = 128;
@@ -97,10 +98,6 @@ __device__ __forceinline__ i32 index_at(const Row& row, i32 column, i32 topk_val
 __device__ __forceinline__ int4 index_vector_at(const Row& row, i32 column, int4 topk) {
   return {index_at(row, column, topk.x), index_at(row, column + 1, topk.y),
           index_at(row, column + 2, topk.z), index_at(row, column + 3, topk.w)};
-}
-
-__device__ __forceinline__ bool aligned_16(const void* p) {
-  return (reinterpret_cast<u64>(p) & 15) == 0;
 }
 
 extern "C" __global__ void __launch_bounds__(threads_per_row* rows_per_cta)

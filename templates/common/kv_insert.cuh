@@ -13,7 +13,7 @@
 
 #include "templates/common/memory.cuh"
 #include "templates/common/norm.cuh"
-#include "templates/common/page_slot.cuh"
+#include "templates/common/pages.cuh"
 #include "templates/common/quantise_group.cuh"
 #include "templates/common/rope.cuh"
 #include "templates/common/types.cuh"
@@ -47,11 +47,6 @@ struct KvPiece {
   EntryPlace place;
   bool is_written;
 };
-
-__device__ __forceinline__ void rotate(Piece& x, const RopeAngles& angles) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) x.pairs[i] = rotate(x.pairs[i], angles.cosines[i], angles.sines[i]);
-}
 
 __device__ __forceinline__ void store_bf16x8(u8* to, const u32 (&pairs)[4], bool allows_16_bytes) {
   if (allows_16_bytes) {
@@ -166,7 +161,7 @@ __device__ __forceinline__ void insert_kv_rows(const KvRows& kv) {
       ((reinterpret_cast<u64>(kv.cache) | static_cast<u64>(kv.page_stride)) & 15) == 0;
 #pragma unroll
   for (int i = 0; i < rows_per_thread; ++i) {
-    if (pieces[i].rotates) rotate(pieces[i].x, pieces[i].angles);
+    if (pieces[i].rotates) rotate<false>(pieces[i].x.pairs, pieces[i].angles);
     const Quantised q = quantise<quantiser>(pieces[i].x);
     if (pieces[i].is_written)
       store_piece<layout, quantiser>(kv, pieces[i], q, column, allows_16_bytes);

@@ -4,6 +4,10 @@
 
 #include "templates/common/types.cuh"
 
+__device__ __forceinline__ bool aligned_16(const void* p) {
+  return (reinterpret_cast<u64>(p) & 15) == 0;
+}
+
 __device__ __forceinline__ u32 load_stream_1(const u8* p) {
   u32 value;
   asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(value) : "l"(p));

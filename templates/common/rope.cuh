@@ -36,12 +36,17 @@ __device__ __forceinline__ RopeAngles load_rope_angles(const float* row, int pie
 }
 
 template <bool inverse>
-__device__ __forceinline__ uint4 rotated(const uint4& x, const RopeAngles& angles) {
-  u32 pairs[4] = {x.x, x.y, x.z, x.w};
+__device__ __forceinline__ void rotate(u32 (&pairs)[4], const RopeAngles& angles) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     pairs[i] = inverse ? rotate_back(pairs[i], angles.cosines[i], angles.sines[i])
                        : rotate(pairs[i], angles.cosines[i], angles.sines[i]);
   }
+}
+
+template <bool inverse>
+__device__ __forceinline__ uint4 rotated(const uint4& x, const RopeAngles& angles) {
+  u32 pairs[4] = {x.x, x.y, x.z, x.w};
+  rotate<inverse>(pairs, angles);
   return {pairs[0], pairs[1], pairs[2], pairs[3]};
 }

@@ -1,7 +1,7 @@
 // Rotates the latent of each row by the first position of its group, quantises it and writes it to
 // its slot of the paged cache (ops.md B9, B8).
 //   cache[slot] = quantised(rope(latent[t], first position of the group of positions[t]))
-//   f2, f4: q4n     f3: q8d, tail as bf16
+//   f1: q8a     f2, f4: q4n     f3: q8d, tail as bf16
 // grid  (ceil(rows / (threads / 64 * rows_per_thread)))   block (threads)   shared: none
 //
 // 64 lanes to a row (common/kv_insert.cuh). The slot, the position and the row are loaded at once;
@@ -12,7 +12,7 @@
 
 extern "C" __global__ void __launch_bounds__(threads)
     compressed_kv_insert(const __grid_constant__ Args args) {
-  constexpr int quantiser = format == F3 ? q8d : q4n;
+  constexpr int quantiser = format == F1 ? q8a : format == F3 ? q8d : q4n;
   constexpr bool has_norm = false;  // the compressor has normalised them
   const u16* const no_weight = nullptr;
   const KvRows kv{

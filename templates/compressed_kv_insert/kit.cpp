@@ -15,8 +15,10 @@ const InsertOp kInsert{
     .has_yarn = true,
     .quantiser =
         [](const Sizes& fixed) {
-          return static_cast<CacheLayout>(fixed["format"]) == CacheLayout::f3 ? Quantiser::q8d
-                                                                              : Quantiser::q4n;
+          const auto layout = static_cast<CacheLayout>(fixed["format"]);
+          return layout == CacheLayout::f1   ? Quantiser::q8a
+                 : layout == CacheLayout::f3 ? Quantiser::q8d
+                                             : Quantiser::q4n;
         },
 };
 

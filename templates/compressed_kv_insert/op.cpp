@@ -13,9 +13,11 @@ constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kLanesPerRow = 64;  // of 8 elements
 
 // Stored in problems as names; the numbers are constants of the kernel (common/kv_insert.cuh).
-enum Format : int64_t { kF2 = 2, kF3 = 3, kF4 = 4 };
+enum Format : int64_t { kF1 = 1, kF2 = 2, kF3 = 3, kF4 = 4 };
 
-int64_t entry_bytes(int64_t format) { return format == kF2 ? 288 : format == kF3 ? 584 : 1024; }
+int64_t entry_bytes(int64_t format) {
+  return format == kF1 ? 528 : format == kF2 ? 288 : format == kF3 ? 584 : 1024;
+}
 
 Cost cost(const Sizes& s) {
   const double rows = static_cast<double>(s["T"]);
@@ -69,22 +71,26 @@ const Op compressed_kv_insert{
         "    in fp32, products rounded, then one addition, then bf16 (nearest even)\n"
         "  entry s % page_size of page s / page_size = x', quantised\n"
         "Formats; a page holds first the codes of all entries, then their scales (ops.md B8):\n"
+        "  f1: q8a: 512 E4M3 codes, 16 UE8M0 scales (one per 32 elements)        528 "
+        "bytes\n"
         "  f2: q4n: 512 E2M1 codes (even element in bits 0..3), 32 E4M3 scales (one per 16)   288 "
         "bytes\n"
         "  f3: q8d: 448 E4M3 codes, then 64 bf16; 7 UE8M0 scales (one per 64) and a 0   584 "
         "bytes\n"
         "  f4: 512 bf16: what codes and scales of f2 stand for                  1024 bytes\n"
-        "q4n and q8d are those of act_quant, to the bit: a group that holds a NaN or an infinity "
-        "becomes scale 0x7f and codes 0 (f2), scale 255 and codes 0x7f (f3), or 0x7fc0 (f4); a NaN "
-        "that rotation makes in the bf16 of f3 is 0x7fff.\n"
-        "A row whose slot is negative (it completes no group) or beyond the cache is not written. "
-        "Entries are written whole; every other byte of the cache is left as it is. No two rows "
-        "have the same slot.",
+        "q8a, q4n and q8d are those of act_quant, to the bit: a group that holds a NaN or an "
+        "infinity becomes scale 0x7f and codes 0 (f2), scale 255 and codes 0x7f (f1, f3), or "
+        "0x7fc0 (f4); a NaN that rotation makes in the bf16 of f3 is 0x7fff.\n"
+        "A row whose slot is negative or beyond the cache is not written. The caller gives the "
+        "slot -1 to a row whose token completes no group, and to one whose group compressor_update "
+        "has not completed because the request has no block of the ring: nothing new stands in "
+        "such a row. Entries are written whole; every other byte of the cache is left as it is. No "
+        "two rows have the same slot.",
     .source = "ops.md B4, B5, B8, B9, (f)4, (f)5",
     .sizes =
         {
             fixed("format", "format", "layout of the cache",
-                  {{"f2", kF2}, {"f3", kF3}, {"f4", kF4}}),
+                  {{"f1", kF1}, {"f2", kF2}, {"f3", kF3}, {"f4", kF4}}),
             fixed("ratio", "ratio", "tokens of an entry", 1, 128),
             stepped(dynamic("T", "num_rows", "rows of the step, padding included", 0, kMaxInt32),
                     "row"),
@@ -124,7 +130,7 @@ const Op compressed_kv_insert{
     .model_shapes =
         [](int) {
           std::vector<Sizes> shapes;
-          for (const int64_t format : {kF2, kF3, kF4}) {
+          for (const int64_t format : {kF1, kF2, kF3, kF4}) {
             for (const int64_t ratio : {1, 2})
               shapes.push_back({{"format", format}, {"ratio", ratio}});
           }

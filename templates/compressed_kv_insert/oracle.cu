@@ -6,7 +6,7 @@
 #include "templates/naive/rope.cuh"
 
 extern "C" __global__ void compressed_kv_insert_oracle(const __grid_constant__ Args args) {
-  constexpr int quantiser = format == 3 ? naive::q8d : naive::q4n;
+  constexpr int quantiser = format == 1 ? naive::q8a : format == 3 ? naive::q8d : naive::q4n;
   __shared__ unsigned short rotated[512];
   const long long row = blockIdx.x;
   const long long slot = args.slots[row];

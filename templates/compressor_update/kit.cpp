@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "templates/kit.h"
+#include "templates/kit_bf16.h"
 
 namespace kiln::templates {
 
@@ -26,6 +27,7 @@ enum Rounding : int64_t { kBf16 = 0, kNone = 1 };
 enum class Values : int64_t {
   plain = 0,  // scores within 8, some within 160, some equal
   edges = 1,  // some rows all zeros, tiny or large values, values that cancel, scores to +-1e4
+  tiny = 2,   // all within 2^-58: beside 1e-20 their squares count for nothing
 };
 
 constexpr int64_t kChannels = 512;
@@ -120,7 +122,9 @@ double unit(uint64_t bits) { return std::ldexp(static_cast<double>(bits >> 39), 
 float value_at(const Case& c, int64_t b, int64_t position, int64_t channel) {
   const uint64_t bits = element_bits_of(c, kValue, b, position, channel);
   const double value = 4 * unit(bits);
-  if (static_cast<Values>(c.knobs.get("values", 0)) == Values::edges) {
+  const auto values = static_cast<Values>(c.knobs.get("values", 0));
+  if (values == Values::tiny) return static_cast<float>(std::ldexp(value, -60));
+  if (values == Values::edges) {
     const int64_t group = position / c.sizes["ratio"];
     switch ((group + b) % 5) {
       case 0:
@@ -209,20 +213,6 @@ void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::sp
 }
 
 // --- truth
-
-double bf16_double(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value = 0;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
-// Nearest even, 8 significant bits; numbers here are far from the ends of bf16.
-double round_to_bf16(double value) {
-  if (value == 0 || !std::isfinite(value)) return value;
-  const double step = std::ldexp(1.0, std::ilogb(value) - 7);
-  return std::nearbyint(value / step) * step;
-}
 
 bool completes(const Case& c, const Token& token) {
   if (token.request < 0 || (token.position + 1) % c.sizes["ratio"] != 0) return false;
@@ -342,6 +332,9 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
       make_case("no ring", fixed_sizes, 20, 7, {{"prefix_low", 0}, {"prefix_high", 40}}, 6, 0));
   cases.push_back(make_case("edges of values", fixed_sizes, 34, 5,
                             {{"prefix_low", 10}, {"prefix_high", 40}, {"values", 1}}, 7));
+  // One rms over the whole output would not see its small rows beside others.
+  cases.push_back(make_case("tiny values", fixed_sizes, 11, 3,
+                            {{"prefix_low", 10}, {"prefix_high", 40}, {"values", 2}}, 11));
   cases.push_back(
       make_case("all padding", fixed_sizes, 6, 2, {{"padded_rows", 6}, {"prefix_high", 9}}, 8));
   cases.push_back(make_case("no request", fixed_sizes, 5, 0, {{"padded_rows", 5}}, 9));

@@ -2,15 +2,10 @@
 // stores.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // ratio, rounds_pooled
+#include "templates/naive/quantise.cuh"
 
 __device__ unsigned short to_bf16(double value) {
-  if (value != value) return 0x7fc0;
-  const unsigned int bits = __float_as_uint(static_cast<float>(value));
-  return static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-__device__ double from_bf16(unsigned short bits) {
-  return __uint_as_float(static_cast<unsigned int>(bits) << 16);
+  return value != value ? 0x7fc0 : naive::round_to_bf16(static_cast<float>(value));
 }
 
 __device__ double pooled(double value_a, double score_a, double value_b, double score_b) {
@@ -47,14 +42,15 @@ extern "C" __global__ void compressor_update_oracle(const __grid_constant__ Args
       const int score = ratio == 2 ? 512 + c : c;
       const double value =
           ratio == 2 ? pooled(partner[c], partner[score], own[c], own[score]) : own[c];
-      x[c] = rounds_pooled ? from_bf16(to_bf16(value)) : value;
+      x[c] = rounds_pooled ? naive::bf16(to_bf16(value)) : value;
     }
     __syncthreads();
     double sum = 0;
     for (int c = 0; c < 512; ++c) sum += x[c] * x[c];
     const double r = 1.0 / sqrt(sum / 512 + 1e-20);
     for (int c = threadIdx.x; c < 512; c += blockDim.x)
-      args.latent[t * args.latent_stride + c] = to_bf16(x[c] * r * from_bf16(args.norm_weight[c]));
+      args.latent[t * args.latent_stride + c] =
+          to_bf16(x[c] * r * naive::bf16(args.norm_weight[c]));
     __syncthreads();
   }
   if (ratio != 2 || block == nullptr) return;

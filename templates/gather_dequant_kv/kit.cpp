@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "templates/kit.h"
+#include "templates/kit_bf16.h"
 
 namespace kiln::templates {
 
@@ -146,36 +147,25 @@ double ue8m0_double(uint8_t byte) {
   return byte == 255 ? std::nan("") : std::ldexp(1.0, byte - 127);
 }
 
-double bf16_double(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value = 0;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
-// One rounding to bf16, nearest even: 8 significant bits, subnormal step 2^-133, overflow to
-// infinity.
-double round_to_bf16(double value) {
-  if (std::isnan(value) || std::isinf(value) || value == 0) return value;
-  const int exponent = std::max(std::ilogb(value), -126);
-  const double step = std::ldexp(1.0, exponent - 7);
-  const double rounded = std::nearbyint(value / step) * step;
-  return std::fabs(rounded) >= std::ldexp(1.0, 128) ? std::copysign(INFINITY, value) : rounded;
+// Code times scale, rounded once; beyond bf16 it is infinity ((f)3).
+double dequantised(double product) {
+  const double rounded = round_to_bf16(product);
+  return std::fabs(rounded) >= std::ldexp(1.0, 128) ? std::copysign(INFINITY, product) : rounded;
 }
 
 double element_value(const Case& c, int64_t slot, int64_t e) {
   const Source source(c);
   switch (c.sizes["format"]) {
     case kF1:
-      return round_to_bf16(e4m3_double(source.f1_code(slot, e)) *
-                           ue8m0_double(source.f1_scale(slot, e / 32)));
+      return dequantised(e4m3_double(source.f1_code(slot, e)) *
+                         ue8m0_double(source.f1_scale(slot, e / 32)));
     case kF2:
-      return round_to_bf16(e2m1_double(source.e2m1_code(slot, e)) *
-                           e4m3_double(source.e4m3_scale(slot, e / 16)));
+      return dequantised(e2m1_double(source.e2m1_code(slot, e)) *
+                         e4m3_double(source.e4m3_scale(slot, e / 16)));
     case kF3:
       if (e >= 448) return bf16_double(source.bf16(slot, e));
-      return round_to_bf16(e4m3_double(source.f3_code(slot, e)) *
-                           ue8m0_double(source.f3_scale(slot, e / 64)));
+      return dequantised(e4m3_double(source.f3_code(slot, e)) *
+                         ue8m0_double(source.f3_scale(slot, e / 64)));
     case kF4:
       return bf16_double(source.bf16(slot, e));
   }

@@ -11,7 +11,7 @@
 #include "kiln_constants.h"  // format, ratio, threads, rows_per_thread
 #include "templates/common/memory.cuh"
 #include "templates/common/norm.cuh"
-#include "templates/common/page_slot.cuh"
+#include "templates/common/pages.cuh"
 #include "templates/common/quantise_group.cuh"
 #include "templates/common/rope.cuh"
 #include "templates/common/types.cuh"
@@ -33,13 +33,10 @@ struct KeyPiece {
   bool is_written;
 };
 
-// 1 / sqrt(mean of squares) of the row of these 16 lanes, in the order of common/norm.cuh.
-__device__ __forceinline__ float factor_of_row(const uint4& piece) {
-  float sum = sum_of_squares(piece);
-#pragma unroll
-  for (int half = lanes_per_row / 2; half >= 1; half /= 2)
-    sum = __fadd_rn(sum, __shfl_xor_sync(all_lanes, sum, half));
-  return norm_factor<columns>(sum);
+// Of the row of these 16 lanes, which lie in one warp and need no shared memory.
+__device__ __forceinline__ float factor_of_row(const uint4& piece, int lane) {
+  float of_pieces[1] = {sum_of_squares(piece)};
+  return norm_factor<columns>(sum_of_row<lanes_per_row>(of_pieces, nullptr, lane, 0));
 }
 
 __device__ __forceinline__ void store_key(const Args& args, const EntryPlace& place,
@@ -96,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(threads)
       ((reinterpret_cast<u64>(args.cache) | static_cast<u64>(args.cache_stride)) & 7) == 0;
 #pragma unroll
   for (int i = 0; i < rows_per_thread; ++i) {
-    uint4 key = normalised(pieces[i].x, weights, factor_of_row(pieces[i].x));
+    uint4 key = normalised(pieces[i].x, weights, factor_of_row(pieces[i].x, lane));
     if (pieces[i].rotates) key = rotated<false>(key, pieces[i].angles);
     const Quantised q = quantise<quantiser>({{key.x, key.y, key.z, key.w}});
     if (pieces[i].is_written) store_key(args, pieces[i].place, q, lane, allows_8_bytes);

@@ -81,9 +81,11 @@ const Op index_key_insert{
         "q4m is that of act_quant; q8k is its q8a with one group of 128. A group that holds a NaN "
         "or an infinity becomes scale 255 and codes 0 (f5), or scale 0x7fc00000 and codes 0x7f "
         "(f6).\n"
-        "A row whose slot is negative (it completes no group) or beyond the cache is not written. "
-        "Entries are written whole; every other byte of the cache is left as it is. No two rows "
-        "have the same slot.",
+        "A row whose slot is negative or beyond the cache is not written. The caller gives the "
+        "slot -1 to a row whose token completes no group, and to one whose group compressor_update "
+        "has not completed because the request has no block of the ring: nothing new stands in "
+        "such a row. Entries are written whole; every other byte of the cache is left as it is. No "
+        "two rows have the same slot.",
     .source = "ops.md B3, B4, B5, B8, B10, (f)4, (f)5",
     .sizes =
         {

@@ -1,5 +1,5 @@
 // The naive form of index_key_insert: one CTA per row, one thread per group.
-// grid  (rows)   block (32)   shared: the row after the norm and after RoPE
+// grid  (rows)   block (32)   shared: the row after the norm and after RoPE, sums
 #include "kiln_args.h"
 #include "kiln_constants.h"  // format, ratio
 #include "templates/naive/kv_entry.cuh"
@@ -9,12 +9,13 @@
 extern "C" __global__ void index_key_insert_oracle(const __grid_constant__ Args args) {
   constexpr int quantiser = format == 5 ? naive::q4m : naive::q8k;
   __shared__ unsigned short normalised[128], rotated[128];
+  __shared__ float sums[16];
   const long long row = blockIdx.x;
   const long long slot = args.slots[row];
   const long long position = args.positions[row];
   if (slot < 0 || slot / args.page_size >= args.num_pages) return;
   const unsigned short* k = args.k + row * args.k_stride;
-  const float factor = naive::norm_factor<128>(k);
+  const float factor = naive::norm_factor<128>(k, sums);
   for (int e = threadIdx.x; e < 128; e += blockDim.x)
     normalised[e] = naive::normalised(k[e], factor, args.weight[e]);
   __syncthreads();

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "templates/kit.h"
+#include "templates/kit_bf16.h"
 
 namespace kiln::templates {
 
@@ -51,20 +52,6 @@ Scales scales_of(const Case& c) { return static_cast<Scales>(c.knobs.get("scales
 uint8_t drawn_byte(uint64_t seed, uint64_t stream, int64_t index) {
   const auto place = static_cast<uint64_t>(index);
   return static_cast<uint8_t>(counter_bits(seed, stream, place / 8) >> (8 * (place % 8)));
-}
-
-uint16_t bf16_bits(double value) {  // of a number that bf16 has
-  const auto narrow = static_cast<float>(value);
-  uint32_t bits = 0;
-  std::memcpy(&bits, &narrow, sizeof(bits));
-  return static_cast<uint16_t>(bits >> 16);
-}
-
-double round_to_step(double value, double step) { return std::nearbyint(value / step) * step; }
-
-double round_to_bf16(double value) {
-  if (value == 0) return value;
-  return round_to_step(value, std::ldexp(1.0, std::ilogb(value) - 7));
 }
 
 // --- E4M3, with 0x7f and 0xff as 480 and -480

@@ -5,12 +5,13 @@
 
 namespace naive {
 
-// 1 / sqrt(sum(x^2) / columns + 1e-20), for at most 64 pieces of 8 elements.
+// 1 / sqrt(sum(x^2) / columns + 1e-20), for all threads of the block, which come to it together.
+// `sums` is shared memory for a float a piece of 8 elements.
 template <int columns>
-__device__ inline float norm_factor(const unsigned short* x) {
+__device__ inline float norm_factor(const unsigned short* x, float* sums) {
   constexpr int pieces = columns / 8;
-  float sums[pieces];
-  for (int j = 0; j < pieces; ++j) {
+  __syncthreads();
+  for (int j = threadIdx.x; j < pieces; j += blockDim.x) {
     float chains[2] = {0.0f, 0.0f};
     for (int i = 0; i < 8; ++i) {
       const float value = bf16(x[8 * j + i]);
@@ -18,10 +19,13 @@ __device__ inline float norm_factor(const unsigned short* x) {
     }
     sums[j] = __fadd_rn(chains[0], chains[1]);
   }
-  for (int half = 32; half >= 1; half /= 2) {
-    for (int j = 0; j < half && j + half < pieces; ++j)
+  for (int half = 1 << 30; half >= 1; half /= 2) {
+    if (half >= pieces) continue;
+    __syncthreads();
+    for (int j = threadIdx.x; j < half && j + half < pieces; j += blockDim.x)
       sums[j] = __fadd_rn(sums[j], sums[j + half]);
   }
+  __syncthreads();
   const float mean = __fmaf_rn(sums[0], 1.0f / columns, 1e-20f);
   return __fdiv_rn(1.0f, __fsqrt_rn(mean));
 }

@@ -50,8 +50,9 @@ extern "C" __global__ void __launch_bounds__(block_threads)
     const i64 row = min(first_row + row_in_cta, args.num_rows - 1);
     const bool is_row = first_row + row_in_cta == row;
     norm_row<q_columns, q_threads>(
-        args.qkv + row * args.qkv_stride, args.q_weight, shared + row_in_cta * q_threads,
-        in_block % q_threads, row_in_cta, [&](int column, const uint4& y, bool holds) {
+        args.qkv + row * args.qkv_stride, args.q_weight,
+        shared + (needs_shared ? row_in_cta * q_threads : 0), in_block % q_threads, row_in_cta,
+        [&](int column, const uint4& y, bool holds) {
           const bool writes = is_row && holds;
           if constexpr (qr_format != qr_codes) {
             if (writes) store_16(args.qr + row * args.qr_stride + column, y);

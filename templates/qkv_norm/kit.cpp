@@ -3,11 +3,10 @@
 // the sum is part of the op, then Q8a by definition.
 //
 // Knob of a case: values (see Values).
-#include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "templates/kit.h"
+#include "templates/kit_norm.h"
 #include "templates/kit_quantise.h"
 
 namespace kiln::templates {
@@ -25,16 +24,6 @@ enum class Values : int64_t {
   any_bits = 1,     // infinities and NaN included
   equal = 2,        // elements of one magnitude: what is quantised are the weights, ties among them
 };
-
-float bf16_float(uint16_t bits) { return static_cast<float>(bf16_double(bits)); }
-
-// Nearest even; any NaN becomes one.
-uint16_t nearest_bf16(float value) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  if (std::isnan(value)) return 0x7fc0;
-  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
 
 struct Part {
   bool is_kv = false;
@@ -74,25 +63,6 @@ uint16_t weight_bits(const Case& c, const Part& part, int64_t column) {
 
 // --- truth
 
-float factor_of_row(const Case& c, const Part& part, int64_t row) {
-  std::vector<float> sums;
-  for (int64_t first = 0; first < part.columns; first += 8) {
-    float chains[2] = {0, 0};
-    for (int64_t i = 0; i < 8; ++i) {
-      const float x = bf16_float(x_bits(c, row, part.begin + first + i));
-      chains[i % 2] = std::fma(x, x, chains[i % 2]);
-    }
-    sums.push_back(chains[0] + chains[1]);
-  }
-  while (sums.size() > 1) {
-    size_t half = 1;
-    while (2 * half < sums.size()) half *= 2;
-    for (size_t j = 0; j + half < sums.size(); ++j) sums[j] += sums[j + half];
-    sums.resize(half);
-  }
-  return 1.0f / std::sqrt(std::fma(sums[0], 1.0f / static_cast<float>(part.columns), 1e-20f));
-}
-
 // Elements come row by row, so the last factor of each part is kept.
 float kept_factor(const Case& c, const Part& part, int64_t row) {
   struct Kept {
@@ -104,13 +74,16 @@ float kept_factor(const Case& c, const Part& part, int64_t row) {
   Kept& last = kept[part.is_kv ? 1 : 0];
   const bool is_same = last.row == row && last.of.seed == c.seed && last.of.knobs == c.knobs &&
                        last.of.sizes == c.sizes;
-  if (!is_same) last = {c, row, factor_of_row(c, part, row)};
+  if (!is_same) {
+    const auto source = [&](int64_t column) { return x_bits(c, row, part.begin + column); };
+    last = {c, row, norm_factor(source, part.columns)};
+  }
   return last.factor;
 }
 
 uint16_t normed_bits(const Case& c, const Part& part, int64_t row, int64_t column) {
-  const float scaled = bf16_float(x_bits(c, row, part.begin + column)) * kept_factor(c, part, row);
-  return nearest_bf16(scaled * bf16_float(weight_bits(c, part, column)));
+  return normalised_bits(x_bits(c, row, part.begin + column), kept_factor(c, part, row),
+                         weight_bits(c, part, column));
 }
 
 std::optional<double> expected(const Case& c, const Arg& arg, std::span<const int64_t> index) {

@@ -1,9 +1,9 @@
 // The two norms of a projected row [q | kv], and Q8a of the first (ops.md B7).
 //   qr = rms_norm(qkv[:, :q_columns], q_weight);  kv = rms_norm(qkv[:, q_columns:], kv_weight)
 #include <algorithm>
-#include <bit>
 
 #include "templates/op.h"
+#include "templates/op_norm.h"
 
 namespace kiln::templates {
 
@@ -13,20 +13,11 @@ namespace {
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMostColumns = 8192;
-constexpr int64_t kPiece = 8;   // elements of one load
 constexpr int64_t kGroup = 32;  // that share a scale
 constexpr int64_t kMostPieces = 8;
 constexpr int64_t kWarp = 32;
 
 enum QrFormat : int64_t { kBf16 = 0, kCodes = 1, kBoth = 2 };
-
-int64_t pieces_per_thread(int64_t columns, int64_t threads) {
-  return (columns / kPiece + threads - 1) / threads;
-}
-
-int64_t power_of_two_above(int64_t value) {
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(value)));
-}
 
 int64_t block_threads(const Config& c) {
   return (c["q_threads"] + c["kv_threads"]) * c["rows_per_cta"];
@@ -37,9 +28,9 @@ void check_fixed(const Sizes& s) {
     fail(Status::invalid_argument, "qkv_norm: \"q_columns\" must be a multiple of {}, but is {}",
          kGroup, s["Q"]);
   }
-  if (s["V"] % kPiece != 0) {
+  if (s["V"] % kNormPiece != 0) {
     fail(Status::invalid_argument, "qkv_norm: \"kv_columns\" must be a multiple of {}, but is {}",
-         kPiece, s["V"]);
+         kNormPiece, s["V"]);
   }
 }
 
@@ -69,19 +60,21 @@ Space space(const Sizes&, const Gpu&) {
       {"early_weights", {0, 1}, "read the weights together with the row"},
   };
   space.rules = {
-      {"a CTA has at most 512 threads, in whole warps",
+      {"a CTA would have more than 512 threads",
+       [](const Sizes&, const Config& c, const Gpu&) { return block_threads(c) <= 512; }},
+      {"the last warp of a CTA would not be whole",
        [](const Sizes&, const Config& c, const Gpu&) {
-         return block_threads(c) <= 512 && c["kv_threads"] * c["rows_per_cta"] % kWarp == 0;
+         return c["kv_threads"] * c["rows_per_cta"] % kWarp == 0;
        }},
       {"a thread would hold more than 8 pieces of a row",
        [](const Sizes& s, const Config& c, const Gpu&) {
-         return std::max(pieces_per_thread(s["Q"], c["q_threads"]),
-                         pieces_per_thread(s["V"], c["kv_threads"])) <= kMostPieces;
+         return std::max(norm_pieces_per_thread(s["Q"], c["q_threads"]),
+                         norm_pieces_per_thread(s["V"], c["kv_threads"])) <= kMostPieces;
        }},
       {"half of the threads of a part would have nothing",
        [](const Sizes& s, const Config& c, const Gpu&) {
-         return c["q_threads"] <= std::max<int64_t>(32, power_of_two_above(s["Q"] / kPiece)) &&
-                c["kv_threads"] <= std::max<int64_t>(32, power_of_two_above(s["V"] / kPiece));
+         return c["q_threads"] <= std::max<int64_t>(32, power_of_two_above(s["Q"] / kNormPiece)) &&
+                c["kv_threads"] <= std::max<int64_t>(32, power_of_two_above(s["V"] / kNormPiece));
        }},
   };
   return space;
@@ -91,8 +84,8 @@ Space space(const Sizes&, const Gpu&) {
 Config default_config(const Sizes& s) {
   constexpr int64_t kPieces = 5;
   int64_t q_threads = 32, kv_threads = 32;
-  while (pieces_per_thread(s["Q"], q_threads) > kPieces && q_threads < 256) q_threads *= 2;
-  while (pieces_per_thread(s["V"], kv_threads) > kPieces && kv_threads < 128) kv_threads *= 2;
+  while (norm_pieces_per_thread(s["Q"], q_threads) > kPieces && q_threads < 256) q_threads *= 2;
+  while (norm_pieces_per_thread(s["V"], kv_threads) > kPieces && kv_threads < 128) kv_threads *= 2;
   return {{"q_threads", q_threads},
           {"kv_threads", kv_threads},
           {"rows_per_cta", q_threads + kv_threads <= 128 ? 2 : 1},
@@ -114,7 +107,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
 }
 
 ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
-  const double pieces = static_cast<double>(pieces_per_thread(s["Q"], c["q_threads"]));
+  const double pieces = static_cast<double>(norm_pieces_per_thread(s["Q"], c["q_threads"]));
   const double of_piece = s["qr_format"] == kBf16 ? 60 : 180;
   return ModelHints{.bytes_in_flight_per_thread = 16 * pieces * (c["early_weights"] != 0 ? 2 : 1),
                     .instructions_per_thread = 90 + pieces * of_piece,

@@ -8,19 +8,13 @@
 #include "kiln_args.h"
 #include "kiln_constants.h"  // threads, rows_per_cta, batch
 #include "templates/common/types.cuh"
+#include "templates/common/warp.cuh"
 
 constexpr int warps = threads / warp_lanes;
 static_assert(rows_per_cta <= warp_lanes, "one lane scans one row");
 
 __device__ __forceinline__ i64 length_of(const Args& args, i64 t) {
   return min(max(static_cast<i64>(args.lens[t]), 0ll), args.width);
-}
-
-__device__ __forceinline__ i64 sum_of_warp(i64 value) {
-#pragma unroll
-  for (int distance = warp_lanes / 2; distance > 0; distance /= 2)
-    value += __shfl_xor_sync(all_lanes, value, distance);
-  return value;
 }
 
 __device__ __forceinline__ i64 length_of_rows_before(const Args& args, i64 first) {

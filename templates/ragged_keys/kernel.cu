@@ -11,19 +11,13 @@
 #include "kiln_constants.h"  // ratio, threads, keys_per_thread
 #include "templates/common/pages.cuh"
 #include "templates/common/types.cuh"
+#include "templates/common/warp.cuh"
 
 constexpr int warps = threads / warp_lanes;
 constexpr int keys_per_cta = threads * keys_per_thread;
 constexpr i32 window = 128;
 
 __device__ __forceinline__ i64 keys_of(i32 seq_len) { return max(seq_len, 0) / ratio; }
-
-__device__ __forceinline__ i64 sum_of_warp(i64 value) {
-#pragma unroll
-  for (int distance = warp_lanes / 2; distance > 0; distance /= 2)
-    value += __shfl_xor_sync(all_lanes, value, distance);
-  return value;
-}
 
 __device__ __forceinline__ i64 keys_of_requests_before(const Args& args, i64 request) {
   __shared__ i64 sums[warps];

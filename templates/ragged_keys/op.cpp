@@ -54,11 +54,6 @@ ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
                     .dependent_loads = 2};
 }
 
-Arg optional(Arg arg) {
-  arg.presence = Presence::optional;
-  return arg;
-}
-
 }  // namespace
 
 const Op ragged_keys{

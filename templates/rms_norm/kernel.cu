@@ -25,7 +25,9 @@ extern "C" __global__ void __launch_bounds__(threads_per_row* rows_per_cta)
   if constexpr (early_weights) w.load_shared_by_all(args.weight, thread);
 
   __shared__ float shared[threads_per_row > warp_lanes ? threads_per_row * rows_per_cta : 1];
-  const float sum = sum_of_squares(x, shared + row_in_cta * threads_per_row, thread, row_in_cta);
+  float* const exchange =
+      shared + (threads_per_row > warp_lanes ? row_in_cta * threads_per_row : 0);
+  const float sum = sum_of_squares(x, exchange, thread, row_in_cta);
   if constexpr (!early_weights) w.load_shared_by_all(args.weight, thread);
   const float factor = norm_factor<columns>(sum);
   if (wanted != row) return;

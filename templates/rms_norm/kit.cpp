@@ -3,11 +3,11 @@
 // of the op; that this is the formula of ops.md B3 within one bf16 step is a test of its own.
 //
 // Knob of a case: values (see Values).
-#include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "templates/kit.h"
+#include "templates/kit_bf16.h"
+#include "templates/kit_norm.h"
 
 namespace kiln::templates {
 
@@ -23,13 +23,6 @@ enum class Values : int64_t {
   any_bits = 1,     // infinities and NaN included
   vectors = 2,      // by hand: see vector_bits
 };
-
-float bf16_float(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value = 0;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
 
 uint16_t activation_bits(const Case& c, int64_t row, int64_t column) {
   const uint64_t of_row = counter_bits(c.seed, kRow, static_cast<uint64_t>(row));
@@ -81,26 +74,6 @@ uint16_t weight_bits(const Case& c, int64_t column) {
 
 // --- truth
 
-float factor_of_row(const Case& c, int64_t row) {
-  const int64_t columns = c.sizes["K"];
-  std::vector<float> sums;
-  for (int64_t first = 0; first < columns; first += 8) {
-    float chains[2] = {0, 0};
-    for (int64_t i = 0; i < 8; ++i) {
-      const float x = bf16_float(x_bits(c, row, first + i));
-      chains[i % 2] = std::fma(x, x, chains[i % 2]);
-    }
-    sums.push_back(chains[0] + chains[1]);
-  }
-  while (sums.size() > 1) {
-    size_t half = 1;
-    while (2 * half < sums.size()) half *= 2;
-    for (size_t j = 0; j + half < sums.size(); ++j) sums[j] += sums[j + half];
-    sums.resize(half);
-  }
-  return 1.0f / std::sqrt(std::fma(sums[0], 1.0f / static_cast<float>(columns), 1e-20f));
-}
-
 // Elements come row by row, so the last factor is kept.
 float kept_factor(const Case& c, int64_t row) {
   struct Kept {
@@ -111,13 +84,16 @@ float kept_factor(const Case& c, int64_t row) {
   thread_local Kept kept;
   const bool is_same = kept.row == row && kept.of.seed == c.seed && kept.of.knobs == c.knobs &&
                        kept.of.sizes == c.sizes;
-  if (!is_same) kept = {c, row, factor_of_row(c, row)};
+  if (!is_same) {
+    const auto source = [&](int64_t column) { return x_bits(c, row, column); };
+    kept = {c, row, norm_factor(source, c.sizes["K"])};
+  }
   return kept.factor;
 }
 
 std::optional<double> expected(const Case& c, const Arg&, std::span<const int64_t> index) {
-  const float scaled = bf16_float(x_bits(c, index[0], index[1])) * kept_factor(c, index[0]);
-  return scaled * bf16_float(weight_bits(c, index[1]));
+  const uint16_t x = x_bits(c, index[0], index[1]);
+  return bf16_double(normalised_bits(x, kept_factor(c, index[0]), weight_bits(c, index[1])));
 }
 
 // --- cases

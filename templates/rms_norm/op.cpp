@@ -1,9 +1,9 @@
 // Divides rows of bf16 by their root mean square and multiplies them by a weight (ops.md B3).
 //   y = bf16((x * 1 / sqrt(mean(x^2) + 1e-20)) * weight)
 #include <algorithm>
-#include <bit>
 
 #include "templates/op.h"
+#include "templates/op_norm.h"
 
 namespace kiln::templates {
 
@@ -13,25 +13,14 @@ namespace {
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMostColumns = 16384;
-constexpr int64_t kPiece = 8;  // elements of one load
 constexpr int64_t kMostPieces = 8;
 constexpr int64_t kWarp = 32;
 constexpr int64_t kBarriers = 16;  // of a CTA
 
-int64_t pieces(const Sizes& s) { return s["K"] / kPiece; }
-
-int64_t pieces_per_thread(const Sizes& s, int64_t threads) {
-  return (pieces(s) + threads - 1) / threads;
-}
-
-int64_t power_of_two_above(int64_t value) {
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(value)));
-}
-
 void check_fixed(const Sizes& s) {
-  if (s["K"] % kPiece != 0) {
+  if (s["K"] % kNormPiece != 0) {
     fail(Status::invalid_argument, "rms_norm: \"columns\" must be a multiple of {}, but is {}",
-         kPiece, s["K"]);
+         kNormPiece, s["K"]);
   }
 }
 
@@ -55,20 +44,24 @@ Space space(const Sizes&, const Gpu&) {
       {"early_weights", {0, 1}, "read the weights together with the row"},
   };
   space.rules = {
-      {"a CTA has 32 to 512 threads",
+      {"a CTA would have more than 512 threads",
        [](const Sizes&, const Config& c, const Gpu&) {
-         const int64_t threads = c["threads_per_row"] * c["rows_per_cta"];
-         return threads >= kWarp && threads <= 512;
+         return c["threads_per_row"] * c["rows_per_cta"] <= 512;
+       }},
+      {"a CTA would have less than a warp",
+       [](const Sizes&, const Config& c, const Gpu&) {
+         return c["threads_per_row"] * c["rows_per_cta"] >= kWarp;
        }},
       {"a thread would hold more than 8 pieces of a row",
        [](const Sizes& s, const Config& c, const Gpu&) {
-         return pieces_per_thread(s, c["threads_per_row"]) <= kMostPieces;
+         return norm_pieces_per_thread(s["K"], c["threads_per_row"]) <= kMostPieces;
        }},
       {"half of the threads of a row would have nothing",
        [](const Sizes& s, const Config& c, const Gpu&) {
-         return c["threads_per_row"] <= std::max<int64_t>(4, power_of_two_above(pieces(s)));
+         return c["threads_per_row"] <=
+                std::max<int64_t>(4, power_of_two_above(s["K"] / kNormPiece));
        }},
-      {"a CTA has a barrier for 16 rows",
+      {"rows of several warps would be more than the 16 barriers of a CTA",
        [](const Sizes&, const Config& c, const Gpu&) {
          return c["threads_per_row"] <= kWarp || c["rows_per_cta"] <= kBarriers;
        }},
@@ -80,7 +73,7 @@ Space space(const Sizes&, const Gpu&) {
 Config default_config(const Sizes& s) {
   constexpr int64_t kPieces = 5, kThreads = 128;
   int64_t threads = 4;
-  while (pieces_per_thread(s, threads) > kPieces) threads *= 2;
+  while (norm_pieces_per_thread(s["K"], threads) > kPieces) threads *= 2;
   return {{"threads_per_row", threads},
           {"rows_per_cta", std::clamp<int64_t>(kThreads / threads, 1, 32)},
           {"early_weights", 1}};
@@ -98,7 +91,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
 }
 
 ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
-  const double pieces = static_cast<double>(pieces_per_thread(s, c["threads_per_row"]));
+  const double pieces = static_cast<double>(norm_pieces_per_thread(s["K"], c["threads_per_row"]));
   return ModelHints{.bytes_in_flight_per_thread = 16 * pieces * (c["early_weights"] != 0 ? 2 : 1),
                     .instructions_per_thread = 80 + pieces * 60,
                     .dependent_loads = c["early_weights"] != 0 ? 1.0 : 2.0};

@@ -10,11 +10,12 @@
 //   cancelling      one of two terms is nearly the other, so that their rounding decides
 //   layout          head_dim of the tensor that x is a part of
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "templates/kit.h"
+#include "templates/kit_bf16.h"
+#include "templates/kit_rope.h"
 
 namespace kiln::templates {
 
@@ -27,29 +28,11 @@ enum Stream : uint64_t { kElement, kPosition };
 
 constexpr int64_t kPairs = 32;
 
-float bf16_float(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value = 0;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
 // --- inputs
-
-float frequency(bool yarn, int64_t i) {
-  const double exponent = -2.0 * static_cast<double>(i) / 64;
-  if (!yarn) return static_cast<float>(std::pow(10000.0, exponent));
-  const double g = std::pow(160000.0, exponent);
-  const double ramp = std::clamp(static_cast<double>(i - 15) / 10, 0.0, 1.0);
-  return static_cast<float>(g / 16 * ramp + g * (1 - ramp));
-}
 
 // Columns of a row of the table: 32 cosines, then 32 sines, of the fp32 product.
 float table_entry(const Case& c, int64_t row, int64_t column) {
-  const auto position = static_cast<float>(row * c.knobs.get("step", 1));
-  const float angle = position * frequency(c.knobs.get("yarn", 0) != 0, column % kPairs);
-  const auto wide = static_cast<double>(angle);
-  return static_cast<float>(column < kPairs ? std::cos(wide) : std::sin(wide));
+  return rope_angle(c.knobs.get("yarn", 0) != 0, row * c.knobs.get("step", 1), column);
 }
 
 int64_t position_of(const Case& c, int64_t row) {
@@ -86,18 +69,15 @@ uint16_t x_bits(const Case& c, int64_t row, int64_t head, int64_t element) {
 // --- truth
 
 std::optional<double> expected(const Case& c, const Arg&, std::span<const int64_t> index) {
-  const int64_t row = index[0], head = index[1], element = index[2], pair = element / 2;
+  const int64_t row = index[0], head = index[1], element = index[2];
   const int64_t position = position_of(c, row);
+  const RowBits x = [&](int64_t e) { return x_bits(c, row, head, e); };
   // As it was. Not "unwritten": the bits are known.
-  if (position < 0 || position >= c.sizes["P"]) return bf16_float(x_bits(c, row, head, element));
-  const float a = bf16_float(x_bits(c, row, head, 2 * pair));
-  const float b = bf16_float(x_bits(c, row, head, 2 * pair + 1));
-  const float cosine = table_entry(c, position, pair);
+  if (position < 0 || position >= c.sizes["P"]) return bf16_double(x(element));
   const float turn = c.sizes["direction"] == 0 ? 1 : -1;
-  const float sine = turn * table_entry(c, position, kPairs + pair);
-  const float along = (element % 2 == 0 ? a : b) * cosine;
-  const float across = (element % 2 == 0 ? b : a) * sine;
-  return element % 2 == 0 ? along - across : across + along;
+  return rotated_value(x, 64, element, [&](int64_t i) {
+    return (i < kPairs ? 1 : turn) * table_entry(c, position, i);
+  });
 }
 
 // --- cases

@@ -1,8 +1,8 @@
 // Truth and oracle of rope_table, which has no input.
 #include <algorithm>
-#include <cmath>
 
 #include "templates/kit.h"
+#include "templates/kit_rope.h"
 
 namespace kiln::templates {
 
@@ -11,19 +11,8 @@ extern const Kit rope_table_kit;
 
 namespace {
 
-float frequency(bool yarn, int64_t i) {
-  const double exponent = -2.0 * static_cast<double>(i) / 64;
-  if (!yarn) return static_cast<float>(std::pow(10000.0, exponent));
-  const double g = std::pow(160000.0, exponent);
-  const double ramp = std::clamp(static_cast<double>(i - 15) / 10, 0.0, 1.0);
-  return static_cast<float>(g / 16 * ramp + g * (1 - ramp));
-}
-
 std::optional<double> expected(const Case& c, const Arg&, std::span<const int64_t> index) {
-  const auto position = static_cast<float>(c.sizes["first_position"] + index[0]);
-  const float angle = position * frequency(c.sizes["frequencies"] != 0, index[1] % 32);
-  return index[1] < 32 ? std::cos(static_cast<double>(angle))
-                       : std::sin(static_cast<double>(angle));
+  return rope_angle(c.sizes["frequencies"] != 0, c.sizes["first_position"] + index[0], index[1]);
 }
 
 Case make_case(std::string name, const Sizes& fixed_sizes, int64_t positions, int64_t first) {

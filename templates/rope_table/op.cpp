@@ -66,7 +66,10 @@ const Op rope_table{
         "                      ramp = clamp((i - 15) / 10, 0, 1)\n"
         "Of DeepSeek-V4.1-Flash the layers with a compressed list take the latter (compress_ratio "
         "1 or 2), layers 0 and 1 and the draft layers the former. A position is that of a token, "
-        "or of the first token of a compressed entry.",
+        "or of the first token of a compressed entry.\n"
+        "Any alignment and stride is legal here, but rope and the ops that insert or quantise with "
+        "RoPE read 16 bytes at a time: for them rope_table is 16-byte aligned and its stride a "
+        "multiple of 4.",
     .source = "ops.md B5, (f)5",
     .sizes =
         {

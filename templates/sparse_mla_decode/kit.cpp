@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "templates/kit.h"
+#include "templates/kit_bf16.h"
 
 namespace kiln::templates {
 
@@ -76,18 +77,6 @@ double drawn_unit(uint64_t seed, uint64_t stream, uint64_t index) {
 }
 
 double round_to_step(double value, double step) { return std::nearbyint(value / step) * step; }
-
-double round_to_bf16(double value) {
-  if (value == 0) return value;
-  return round_to_step(value, std::ldexp(1.0, std::ilogb(value) - 7));
-}
-
-uint16_t bf16_bits(double value) {
-  const auto narrow = static_cast<float>(value);
-  uint32_t bits = 0;
-  std::memcpy(&bits, &narrow, sizeof(bits));
-  return static_cast<uint16_t>(bits >> 16);
-}
 
 // --- quantisers of ops.md B4
 

@@ -323,11 +323,6 @@ Arg cache(std::string name, std::string pages, std::string page_bytes, std::stri
              .stride_multiple = 16};
 }
 
-Arg optional(Arg arg) {
-  arg.presence = Presence::optional;
-  return arg;
-}
-
 }  // namespace
 
 const Op sparse_mla_decode{

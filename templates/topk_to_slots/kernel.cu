@@ -7,6 +7,7 @@
 // Whole warps serve a row. Two trips to memory: request and entries together, then the pages.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // top_k, threads_per_row, rows_per_cta, batch
+#include "templates/common/memory.cuh"
 #include "templates/common/pages.cuh"
 #include "templates/common/shared.cuh"
 #include "templates/common/types.cuh"
@@ -39,10 +40,6 @@ struct Table {
     }
   }
 };
-
-__device__ __forceinline__ bool aligned_16(const void* p) {
-  return (reinterpret_cast<u64>(p) & 15) == 0;
-}
 
 __device__ __forceinline__ i32 sum_of_row(i32 count, int row_in_cta) {
   count = static_cast<i32>(__reduce_add_sync(all_lanes, static_cast<u32>(count)));

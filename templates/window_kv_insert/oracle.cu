@@ -1,5 +1,5 @@
 // The naive form of window_kv_insert: one CTA per row, one thread per group.
-// grid  (rows)   block (64)   shared: the row after the norm and after RoPE
+// grid  (rows)   block (64)   shared: the row after the norm and after RoPE, sums
 #include "kiln_args.h"
 #include "kiln_constants.h"  // format, has_norm
 #include "templates/naive/kv_entry.cuh"
@@ -9,12 +9,13 @@
 extern "C" __global__ void window_kv_insert_oracle(const __grid_constant__ Args args) {
   constexpr int quantiser = format == 3 ? naive::q8d : naive::q8a;
   __shared__ unsigned short source[512], rotated[512];
+  __shared__ float sums[64];
   const long long row = blockIdx.x;
   const long long slot = args.slots[row];
   const long long position = args.positions[row];
   if (slot < 0 || slot / args.page_size >= args.num_pages) return;
   const unsigned short* kv = args.kv + row * args.kv_stride;
-  const float factor = has_norm ? naive::norm_factor<512>(kv) : 0.0f;
+  const float factor = has_norm ? naive::norm_factor<512>(kv, sums) : 0.0f;
   for (int e = threadIdx.x; e < 512; e += blockDim.x)
     source[e] = has_norm ? naive::normalised(kv[e], factor, args.weight[e]) : kv[e];
   __syncthreads();

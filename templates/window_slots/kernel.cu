@@ -7,6 +7,7 @@
 // replay_start and for a draft).
 #include "kiln_args.h"
 #include "kiln_constants.h"  // window, is_draft, threads_per_row, rows_per_cta
+#include "templates/common/memory.cuh"
 #include "templates/common/pages.cuh"
 #include "templates/common/types.cuh"
 
@@ -61,10 +62,6 @@ struct Pages {
     for (int i = 0; i < count; ++i) slots[i] = slot_in(pages[i], entries[i], num_pages, page_size);
   }
 };
-
-__device__ __forceinline__ bool aligned_16(const void* p) {
-  return (reinterpret_cast<u64>(p) & 15) == 0;
-}
 
 extern "C" __global__ void __launch_bounds__(threads_per_row* rows_per_cta)
     window_slots(const __grid_constant__ Args args) {

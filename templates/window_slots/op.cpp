@@ -59,9 +59,8 @@ ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
 const ShapeCondition causal{.symbol = "form", .values = {kCausal}};
 const ShapeCondition draft{.symbol = "form", .values = {kDraft}};
 
-Arg optional(Arg arg) {
-  arg.presence = Presence::optional;
-  arg.align_bytes = std::min<int64_t>(arg.align_bytes, dtype_bytes(arg.dtype));
+Arg at_any_byte(Arg arg) {
+  arg.align_bytes = 1;
   return arg;
 }
 
@@ -114,7 +113,8 @@ const Op window_slots{
             only_in(causal, in("positions", DType::i32, "T",
                                "position of each row; below 0: the row has no window")),
             in("requests", DType::i32, "T", "request of each row"),
-            optional(in("is_valid", DType::u8, "T", "0 for a row of padding; NULL: no row is")),
+            at_any_byte(optional(
+                in("is_valid", DType::u8, "T", "0 for a row of padding; NULL: no row is"))),
             only_in(draft, in("query_start_loc", DType::i32, "boundaries",
                               "first row of each request and, last, their end; query_len is the "
                               "distance of two")),

@@ -174,8 +174,10 @@ class RoundTrip : public CacheInsert {
   // Of 141 tokens from position 0, every second of which completes an entry.
   Cache compressed(CacheLayout layout) {
     constexpr int64_t kTokens = 141, kRatio = 2;
-    const bool is_f3 = layout == CacheLayout::f3;
-    Cache c = cache(layout, is_f3 ? Quantiser::q8d : Quantiser::q4n, 64, kTokens / kRatio);
+    const Quantiser quantiser = layout == CacheLayout::f1   ? Quantiser::q8a
+                                : layout == CacheLayout::f3 ? Quantiser::q8d
+                                                            : Quantiser::q4n;
+    Cache c = cache(layout, quantiser, 64, kTokens / kRatio);
     c.has_yarn = true;
     c.source = random_rows(2, kTokens, 512);
     std::vector<int64_t> slots(kTokens, -1);
@@ -343,7 +345,8 @@ void RoundTrip::expect_attended(const Cache& w, const Cache& c) {
 }
 
 TEST_F(RoundTrip, ReadersGetWhatTheSourceRowsSay) {
-  const std::pair<CacheLayout, CacheLayout> pairs[] = {{CacheLayout::f1, CacheLayout::f2},
+  const std::pair<CacheLayout, CacheLayout> pairs[] = {{CacheLayout::f1, CacheLayout::f1},
+                                                       {CacheLayout::f1, CacheLayout::f2},
                                                        {CacheLayout::f3, CacheLayout::f3},
                                                        {CacheLayout::f4, CacheLayout::f4}};
   for (const auto& [window_layout, compressed_layout] : pairs) {
@@ -377,6 +380,11 @@ class FusedAndUnfused : public CacheInsert {
     for (int64_t t = 0; t < kRows; ++t)
       of_rows.push_back(static_cast<int32_t>(t % 11 == 10 ? -1 : t * step));
     return of_rows;
+  }
+  // What rows rotate by where the ratio is 2.
+  static std::vector<int32_t> first_of_pairs(std::vector<int32_t> positions) {
+    for (int32_t& position : positions) position = position < 0 ? position : position / 2 * 2;
+    return positions;
   }
 
   void rotate(uint16_t* x, int64_t columns, const std::vector<int32_t>& at) {
@@ -529,10 +537,8 @@ TEST_F(FusedAndUnfused, WindowKvInsertWithItsNormIsRmsNormBefore) {
 TEST_F(FusedAndUnfused, CompressedKvInsertIsRopeAtTheGroupThenActQuant) {
   const uint16_t* x = on_device(any_rows(512));
   uint16_t* rotated = on_device(any_rows(512));
-  std::vector<int32_t> at = positions(5);
-  std::vector<int32_t> first = at;
-  for (int32_t& position : first) position = position < 0 ? position : position / 2 * 2;
-  rotate(rotated, 512, first);
+  const std::vector<int32_t> at = positions(5);
+  rotate(rotated, 512, first_of_pairs(at));
   const auto inserted = [&](const char* format, int64_t entry_bytes) {
     const int64_t bytes = kRows * entry_bytes;
     uint8_t* cache = page(bytes);
@@ -543,6 +549,8 @@ TEST_F(FusedAndUnfused, CompressedKvInsertIsRopeAtTheGroupThenActQuant) {
     EXPECT_OK(kiln_compressed_kv_insert(plan("compressed_kv_insert", shape), &args, nullptr));
     return read(cache, static_cast<size_t>(bytes));
   };
+  const Quantised q8a = quantise(rotated, 512, "q8a", 512, 512, 16, false);
+  EXPECT_EQ(inserted("f1", 528), joined(q8a.codes, q8a.scales));
   const Quantised q = quantise(rotated, 512, "q4n", 512, 256, 32, false);
   EXPECT_EQ(inserted("f2", 288), joined(q.codes, q.scales));
   EXPECT_EQ(inserted("f3", 584), f3_page(rotated));
@@ -550,7 +558,7 @@ TEST_F(FusedAndUnfused, CompressedKvInsertIsRopeAtTheGroupThenActQuant) {
 }
 
 TEST_F(FusedAndUnfused, IndexKeyInsertIsRmsNormThenRopeThenActQuant) {
-  const std::vector<int32_t> at = positions(6);
+  const std::vector<int32_t> at = positions(5);  // odd ones too: ratio 2 has to matter
   const uint16_t* k = on_device(any_rows(128));
   const uint16_t* weight = on_device(random_rows(6, 1, 128));
   kiln_rms_norm_args norm{};
@@ -561,7 +569,7 @@ TEST_F(FusedAndUnfused, IndexKeyInsertIsRmsNormThenRopeThenActQuant) {
   norm.x_stride = norm.y_stride = 128;
   norm.num_rows = kRows;
   EXPECT_OK(kiln_rms_norm(plan("rms_norm", R"({"columns": 128})"), &norm, nullptr));
-  rotate(norm.y, 128, at);
+  rotate(norm.y, 128, first_of_pairs(at));
   const Quantised q = quantise(norm.y, 128, "q4m", 128, 64, 4, false);
 
   const int64_t bytes = kRows * 68;

@@ -391,6 +391,77 @@ TEST_F(CompressorChain, LatentsHaveTheBitsOfRmsNorm) {
   EXPECT_EQ(read(pool.latent, nothing.size()), read(norm.y, nothing.size()));
 }
 
+// A request without a block that starts at an odd position: the partner of its first row is
+// nowhere, so that group gives no entry. The caller's slot of -1 keeps the stale row out of the
+// cache.
+TEST_F(CompressorChain, GroupWhosePartnerHasNoBlockIsNotEmitted) {
+  const std::string shape = R"({"ratio": 2, "rounding": "bf16"})",
+                    insert_shape = R"({"format": "f4", "ratio": 2})";
+  constexpr int kRows = 3, kFirst = 3, kEntries = 3, kEntryBytes = 2 * kChannels;
+  const Source source(2);
+  std::vector<float> projections;
+  std::vector<uint16_t> weights;
+  for (int c = 0; c < kChannels; ++c) weights.push_back(Source::weight(c));
+  for (int p = kFirst; p < kFirst + kRows; ++p) {
+    for (int c = 0; c < kChannels; ++c) projections.push_back(source.value(0, p, c, true));
+    for (int c = 0; c < kChannels; ++c) projections.push_back(source.score(0, p, c, true));
+  }
+  constexpr uint16_t kStale = 0x4049;
+
+  kiln_compressor_update_args pool{};
+  pool.struct_bytes = sizeof pool;
+  pool.projections = on_device(projections);
+  pool.projections_stride = 2 * kChannels;
+  pool.positions = on_device(std::vector<int32_t>{3, 4, 5});
+  pool.requests = on_device(std::vector<int32_t>(kRows, 0));
+  pool.query_start_loc = on_device(std::vector<int32_t>{0, kRows});
+  pool.ring_blocks = on_device(std::vector<int32_t>{0});
+  pool.ring = on_device(std::vector<float>(2 * kBlockRows * 1024, 1.0f));
+  pool.ring_stride0 = kBlockRows * 1024;
+  pool.ring_stride1 = 1024;
+  pool.num_blocks = 2;
+  pool.block_rows = kBlockRows;
+  pool.norm_weight = on_device(weights);
+  pool.latent = on_device(std::vector<uint16_t>(kRows * kChannels, kStale));
+  pool.latent_stride = kChannels;
+  pool.num_rows = kRows;
+  pool.num_requests = 1;
+  ASSERT_OK(kiln_compressor_update(plan("compressor_update", shape), &pool, nullptr));
+
+  constexpr uint8_t kPoison = 0xa5;
+  kiln_compressed_kv_insert_args insert{};
+  insert.struct_bytes = sizeof insert;
+  insert.latent = pool.latent;
+  insert.latent_stride = kChannels;
+  insert.positions = pool.positions;
+  insert.slots = on_device(std::vector<int64_t>{-1, -1, 2});
+  insert.rope_table = on_device(std::vector<float>(8 * 64, 0.5f));
+  insert.rope_table_stride = 64;
+  insert.cache = on_device(std::vector<uint8_t>(kEntries * kEntryBytes, kPoison));
+  insert.cache_stride = kEntries * kEntryBytes;
+  insert.num_rows = kRows;
+  insert.num_positions = 8;
+  insert.page_size = kEntries;
+  insert.num_pages = 1;
+  ASSERT_OK(
+      kiln_compressed_kv_insert(plan("compressed_kv_insert", insert_shape), &insert, nullptr));
+  ASSERT_OK(kiln_synchronize(session_, nullptr));
+
+  const std::vector<uint16_t> latents = read(pool.latent, kRows * kChannels);
+  const std::vector<double> want = source.latent(0, (kFirst + 2) / 2);
+  for (size_t c = 0; c < kChannels; ++c) {
+    ASSERT_EQ(latents[c], kStale) << "position 3, channel " << c;
+    ASSERT_EQ(latents[kChannels + c], kStale) << "position 4, channel " << c;
+    ASSERT_LE(std::fabs(Source::from_bf16(latents[2 * kChannels + c]) - want[c]),
+              2 * Source::ulp(want[c]))
+        << "position 5, channel " << c;
+  }
+  const std::vector<uint8_t> bytes = read(insert.cache, kEntries * kEntryBytes);
+  const auto last = bytes.begin() + (kEntries - 1) * kEntryBytes;
+  EXPECT_TRUE(std::all_of(bytes.begin(), last, [](uint8_t byte) { return byte == kPoison; }));
+  EXPECT_FALSE(std::all_of(last, bytes.end(), [](uint8_t byte) { return byte == kPoison; }));
+}
+
 INSTANTIATE_TEST_SUITE_P(Ratios, GrowingContext, testing::Values(1, 2),
                          [](const auto& ratio) { return "Ratio" + std::to_string(ratio.param); });
 

@@ -40,6 +40,20 @@ TEST(CompressorUpdateOnSimulator, PlantedMistakesAreRejected) {
        "steps around a ring of 2", "requests without a block"});
 }
 
+// Beside rows of any other size these rows, and with them the mistakes, would count for nothing.
+TEST(CompressorUpdateOnSimulator, MistakesInTinyRowsAreRejected) {
+  const std::vector<Mutant> mutants{
+      {"eps of most models", "norm.cuh", "1e-20f", "1e-6f"},
+      {"no eps", "norm.cuh", "1e-20f", "0.0f"},
+  };
+  for (const int64_t ratio : {1, 2}) {
+    for (const int64_t rounding : {0, 1}) {
+      expect_rejected("compressor_update", mutants, {{"ratio", ratio}, {"rounding", rounding}}, {},
+                      {"tiny values"});
+    }
+  }
+}
+
 TEST(CompressorUpdateOnSimulator, MistakesOfUnroundedPoolingAreRejected) {
   const std::vector<Mutant> mutants{
       {"squares of one half", "kernel.cu", "even = __fmaf_rn(x[i], x[i], even);", ""},

@@ -1,30 +1,14 @@
 // The ops that write caches, on the simulator: planted mistakes are found by verification.
-#include "tests/sim/op_on_simulator.h"
+#include "tests/sim/planted_mistakes.h"
 
 namespace kiln {
 namespace {
 
-using templates::Config;
 using templates::Sizes;
 
 class Inserts : public OpOnSimulator {
  public:
-  Inserts(const char* op, const Sizes& shape) : OpOnSimulator(op), shape_(shape) {
-    for (const char* name : {"5 rows", "vectors and edges", "ties under every scale", "any bits",
-                             "rows without a slot", "positions beyond the table", "padded strides"})
-      cases_.push_back(prepared(case_named(name, shape)));
-  }
-
-  tuner::RunVerdict verdict_of(const Mutant* mutant) {
-    const tuner::RunnablePlan candidate =
-        plan(shape_, {{"threads", 128}, {"rows_per_thread", 2}}, mutant);
-    tuner::RunVerdict verdict;
-    for (const auto& c : cases_) {
-      verdict = c->check(candidate);
-      if (verdict.outcome != tuner::Outcome::passed) break;
-    }
-    return verdict;
-  }
+  Inserts(const char* op, const Sizes& shape) : OpOnSimulator(op), shape_(shape) {}
 
   tuner::RunVerdict verdict_of(const templates::Case& c) {
     return prepared(c)->check(plan(shape_, op().default_config(shape_)));
@@ -34,27 +18,12 @@ class Inserts : public OpOnSimulator {
   void TestBody() override {}
 
   Sizes shape_;
-  std::vector<std::unique_ptr<tuner::PreparedCase>> cases_;
 };
 
 void reject(const char* op, const Sizes& shape, const std::vector<Mutant>& mutants) {
-  auto inserts = std::make_unique<Inserts>(op, shape);
-  const tuner::RunVerdict right = inserts->verdict_of(nullptr);
-  EXPECT_EQ(right.outcome, tuner::Outcome::passed) << right.detail;
-  for (const Mutant& mutant : mutants) {
-    bool is_wrong = false;
-    try {
-      const tuner::RunVerdict verdict = inserts->verdict_of(&mutant);
-      is_wrong = verdict.outcome == tuner::Outcome::wrong;
-      EXPECT_NE(verdict.outcome, tuner::Outcome::passed) << mutant.name;
-      EXPECT_NE(verdict.outcome, tuner::Outcome::launch) << mutant.name << verdict.detail;
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("the checker found"), std::string::npos)
-          << mutant.name << ": " << error.what();
-    }
-    // A fault would be reported by the next candidate too.
-    if (!is_wrong) inserts = std::make_unique<Inserts>(op, shape);
-  }
+  expect_rejected(op, mutants, shape, {{"threads", 128}, {"rows_per_thread", 2}},
+                  {"5 rows", "vectors and edges", "ties under every scale", "any bits",
+                   "rows without a slot", "positions beyond the table", "padded strides"});
 }
 
 // The calls that a captured graph replays on a GPU.
@@ -80,8 +49,7 @@ TEST(WindowInsertOnSimulator, PlantedMistakesAreRejected) {
         "(column - first_rope_column) / 8 ^ 1)"},
        {"the tail begins early", "kv_insert.cuh", "pieces[i].rotates = column >= first_rope_column",
         "pieces[i].rotates = column >= 440"},
-       {"rotated backwards", "kv_insert.cuh", "rotate(x.pairs[i], angles",
-        "rotate_back(x.pairs[i], angles"},
+       {"rotated backwards", "kv_insert.cuh", "rotate<false>", "rotate<true>"},
        {"the floor of Q8b", "quantise.cuh",
         "fmaxf(__uint_as_float(largest_bits << 16), 1e-4f) * reciprocal_of_448",
         "fmaxf(__uint_as_float(largest_bits << 16) * reciprocal_of_448, 1e-4f)"},
@@ -90,8 +58,8 @@ TEST(WindowInsertOnSimulator, PlantedMistakesAreRejected) {
        {"scales of every second group", "kv_insert.cuh", "if (column % group == 0)",
         "if (column % (2 * group) == 0)"},
        {"padded rows are written", "kv_insert.cuh", "is_written = has_slot &&", "is_written ="},
-       {"a slot beyond the cache", "page_slot.cuh", " && slot < num_pages * page_size", ""},
-       {"slots of 32 bits", "page_slot.cuh", "slot >= 0 && slot <", "low < 0x80000000u && low <"},
+       {"a slot beyond the cache", "pages.cuh", " && slot < num_pages * page_size", ""},
+       {"slots of 32 bits", "pages.cuh", "slot >= 0 && slot <", "low < 0x80000000u && low <"},
        {"a position beyond the table", "kv_insert.cuh", "positions[i] < kv.num_positions", "true"},
        {"pages without gaps", "kv_insert.cuh", "kv.page_stride;\n  u8* row",
         "kv.page_size * 528;\n  u8* row"},
@@ -135,13 +103,17 @@ TEST(CompressedInsertOnSimulator, PlantedMistakesAreRejected) {
           {"scales of Q4m", "kernel.cu", "? q8d : q4n", "? q8d : q4m"},
           {"ties away from zero", "quantise_group.cuh", "(a > points[2])", "(a >= points[2])"},
           {"a scale of infinity", "quantise_group.cuh", "quantiser == q4n ? 0x7f : 255", "0"}});
+  reject("compressed_kv_insert", {{"format", 1}, {"ratio", 2}},
+         {{"groups of 64", "kernel.cu", "format == F1 ? q8a", "format == F1 ? q8d"},
+          {"rotation by the last token", "kv_insert.cuh", " - positions[i] % ratio", ""}});
 }
 
 TEST(IndexKeyInsertOnSimulator, PlantedMistakesAreRejected) {
   const std::vector<Mutant> of_both{
-      {"no norm", "kernel.cu", "normalised(pieces[i].x, weights, factor_of_row(pieces[i].x))",
+      {"no norm", "kernel.cu", "normalised(pieces[i].x, weights, factor_of_row(pieces[i].x, lane))",
        "pieces[i].x"},
-      {"the norm of two rows", "kernel.cu", "half = lanes_per_row / 2", "half = lanes_per_row"},
+      {"the norm of two rows", "kernel.cu", "sum_of_row<lanes_per_row>",
+       "sum_of_row<2 * lanes_per_row>"},
       {"the first half rotates", "kernel.cu", "rotates = lane >= first_rope_lane",
        "rotates = lane < first_rope_lane"},
       {"rotation by the last token", "kernel.cu", " - positions[i] % ratio", ""},

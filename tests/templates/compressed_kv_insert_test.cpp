@@ -6,7 +6,7 @@
 namespace kiln::templates {
 namespace {
 
-constexpr int64_t kF2 = 2, kF4 = 4;
+constexpr int64_t kF1 = 1, kF2 = 2, kF4 = 4;
 
 using Ints = std::vector<int>;
 
@@ -19,6 +19,16 @@ TEST(CompressedKvInsert, F2HoldsTheBytesOfQ4nInE) {
   EXPECT_EQ(f2.codes(0, 256, 8, 1), Ints{0xa7});   // 0.71875, -0.146484375: a tie to -1
   EXPECT_EQ(f2.codes(0, 256, 16, 1), Ints{0x27});  // 6.375, 1.0625: 6 and 1
   EXPECT_EQ(f2.codes(0, 256, 24, 1), Ints{0x07});  // 1e5 saturates
+}
+
+// Groups of 32: 0.75 and -0.6484375 with the scale 2^-9 are 384 and -332, nearest to -320 of the
+// codes 32 apart.
+TEST(CompressedKvInsert, F1HoldsTheCodesOfQ8a) {
+  const InsertedBytes f1("compressed_kv_insert", {{"format", kF1}, {"ratio", 2}},
+                         "vectors and edges");
+  EXPECT_EQ(f1.codes(0, 512, 0, 2), (Ints{0x7c, 0xfa}));
+  EXPECT_EQ(f1.scales(0, 512, 16, 0, 1), Ints{127 - 9});
+  EXPECT_EQ(f1.scales(0, 512, 16, 4, 3), (Ints{127, 128, 127}));  // 448, 450, 446
 }
 
 TEST(CompressedKvInsert, F4HoldsWhatF2StandsFor) {
@@ -41,15 +51,19 @@ TEST(CompressedKvInsert, AddressExampleOfB8) {
 
 TEST(CompressedKvInsert, TokensOfAGroupRotateAlike) {
   const InsertedBytes pairs("compressed_kv_insert", {{"format", kF2}, {"ratio", 2}}, "5 rows");
-  const InsertedBytes single("compressed_kv_insert", {{"format", kF2}, {"ratio", 1}}, "5 rows");
+  InsertedBytes single("compressed_kv_insert", {{"format", kF2}, {"ratio", 1}}, "5 rows");
   int odd = 0;
   for (int64_t row = 0; row < 5; ++row) {
     const int32_t position = pairs.input<int32_t>("positions", 0)[static_cast<size_t>(row)];
-    const Ints a = pairs.codes(row, 256, 224, 32), b = single.codes(row, 256, 224, 32);
-    odd += position % 2;
-    if (position % 2 == 0) {
-      EXPECT_EQ(a, b) << position;
-    }
+    const auto rotated_by = [&](int32_t at) {
+      single.call.knobs.set("position", at);
+      return single.codes(row, 256, 224, 32);
+    };
+    const Ints codes = pairs.codes(row, 256, 224, 32);
+    EXPECT_EQ(codes, rotated_by(position - position % 2)) << position;
+    if (position % 2 == 0) continue;
+    ++odd;
+    EXPECT_NE(codes, rotated_by(position)) << position;
   }
   EXPECT_GT(odd, 0);
 }

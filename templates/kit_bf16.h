@@ -1,0 +1,16 @@
+// bf16 numbers on the host, for all kits.
+#pragma once
+
+#include <cstdint>
+
+namespace kiln::templates {
+
+double bf16_double(uint16_t bits);
+float bf16_float(uint16_t bits);
+uint16_t bf16_bits(double value);      // of a number that a bf16 holds, or a NaN; fails otherwise
+uint16_t float_to_bf16(double value);  // of an fp32 number; a NaN is 0x7fff
+// Once, nearest even, subnormals kept; what is beyond bf16 becomes 2^128, which as bf16 is
+// infinity.
+double round_to_bf16(double value);
+
+}  // namespace kiln::templates
