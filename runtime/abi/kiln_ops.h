@@ -248,7 +248,9 @@ KILN_API kiln_status kiln_compressed_kv_insert_workspace(kiln_plan *plan,
  * With ratio 1 pooled is the value itself. With rounding "none" x = pooled. From x on every
  * operation is that of rms_norm: the same bits, in the same order.
  * Rows of latent whose token completes no group are left as they are. A row whose request is
- * outside 0 .. num_requests - 1 or whose position is below 0 is padding and does nothing.
+ * outside 0 .. num_requests - 1 or whose position is below 0 is padding and does nothing; it stands
+ * behind the rows of the last request, as query_start_loc spans tokens only (with ratio 2 padding
+ * among them would take the place of tokens in the ring).
  * Ratio 2 only: token p - 1 is row t - 1, or, for the first row of a request, row (p - 1) %
  * block_rows of the request's block of the ring. The last min(query_len, block_rows) tokens of each
  * request are stored there in turn, behind all reads of the call: token p as row p % block_rows,
@@ -868,7 +870,8 @@ KILN_API kiln_status kiln_ragged_indptr_workspace(kiln_plan *plan,
  *   requests[t]  = b
  *   positions[t] = prefix_len + (t - first row of b)
  *   key_begin[t] = indptr[b]
- *   key_end[t]   = min(lens[0] + .. + lens[b - 1] + (positions[t] + 1) / ratio, capacity)
+ *   key_end[t]   = min(lens[0] + .. + lens[b - 1] + max(positions[t] + 1, 0) / ratio,
+ *                      capacity)
  * Rows past the last request are padding: requests and positions -1, key_begin and key_end 0. A
  * column beyond block_table and a page outside 0 .. num_pages - 1 give the slot -1. The rest of
  * indices is left as it is.
@@ -1465,7 +1468,7 @@ typedef struct kiln_window_slots_args {
   int32_t *lens;
   /* rows, padding included; 0 to 2147483647 */
   int64_t num_rows;
-  /* groups of caches with a block table of their own; 0 to 2147483647 */
+  /* groups of caches with a block table of their own; 1 to 2147483647 */
   int64_t num_groups;
   /* requests; 0 to 2147483646 */
   int64_t num_requests;

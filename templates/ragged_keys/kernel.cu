@@ -17,7 +17,7 @@ constexpr int warps = threads / warp_lanes;
 constexpr int keys_per_cta = threads * keys_per_thread;
 constexpr i32 window = 128;
 
-__device__ __forceinline__ i64 keys_of(i32 seq_len) { return max(seq_len, 0) / ratio; }
+__device__ __forceinline__ i64 keys_of(i64 seq_len) { return max(seq_len, i64{0}) / ratio; }
 
 __device__ __forceinline__ i64 keys_of_requests_before(const Args& args, i64 request) {
   __shared__ i64 sums[warps];
@@ -68,23 +68,26 @@ extern "C" __global__ void __launch_bounds__(threads)
   const u32 ctas_of_request = num_requests == 0 ? 1 : (gridDim.x - 1) / num_requests;
   const u32 request = blockIdx.x / ctas_of_request;
   const u32 cta = blockIdx.x - request * ctas_of_request;
-  const i32 base = args.query_start_loc[0];
-  const i32 first_row = args.query_start_loc[request] - base;
+  // In 64 bits: boundaries that do not ascend must not lead outside of the rows.
+  const i64 base = args.query_start_loc[0];
+  const i64 first_row = args.query_start_loc[request] - base;
+  const i64 rows_in_front = max(-first_row, i64{0});
   const i64 begin = keys_of_requests_before(args, request);
   if (request == num_requests) {
     if (threadIdx.x == 0) args.indptr[request] = static_cast<i32>(min(begin, args.capacity));
-    for (i64 t = first_row + static_cast<i64>(threadIdx.x); t < args.num_rows; t += threads)
+    for (i64 t = first_row + rows_in_front + threadIdx.x; t < args.num_rows; t += threads)
       write_row(args, t, -1, -1, 0, 0);
     return;
   }
 
-  const i32 query_len = args.query_start_loc[request + 1] - base - first_row;
+  const i64 query_len = args.query_start_loc[request + 1] - base - first_row;
   const i32 seq_len = args.seq_lens[request];
-  const i32 prefix_len = seq_len - query_len;
+  const i64 prefix_len = seq_len - query_len;
   const i64 keys = keys_of(seq_len);
   if (cta == 0 && threadIdx.x == 0) {
     args.lens[request] = static_cast<i32>(keys);
-    args.gather_lens[request] = max(query_len + min(prefix_len, window - 1), 0);
+    args.gather_lens[request] =
+        static_cast<i32>(max(query_len + min(prefix_len, i64{window - 1}), i64{0}));
     args.indptr[request] = static_cast<i32>(min(begin, args.capacity));
   }
   if (args.indices != nullptr) {
@@ -92,10 +95,10 @@ extern "C" __global__ void __launch_bounds__(threads)
                 static_cast<i64>(ctas_of_request) * keys_per_cta);
   }
   const i64 step = static_cast<i64>(ctas_of_request) * threads;
-  for (i64 row = static_cast<i64>(cta) * threads + threadIdx.x;
+  for (i64 row = rows_in_front + static_cast<i64>(cta) * threads + threadIdx.x;
        row < query_len && first_row + row < args.num_rows; row += step) {
-    const i32 position = prefix_len + static_cast<i32>(row);
-    write_row(args, first_row + row, static_cast<i32>(request), position, begin,
+    const i64 position = prefix_len + row;
+    write_row(args, first_row + row, static_cast<i32>(request), static_cast<i32>(position), begin,
               begin + keys_of(position + 1));
   }
 }

@@ -12,16 +12,18 @@ extern "C" __global__ void ragged_keys_oracle(const __grid_constant__ Args args)
   for (long long before = 0; before < b; ++before) {
     if (args.seq_lens[before] > 0) begin += args.seq_lens[before] / ratio;
   }
-  const long long first = args.query_start_loc[b] - args.query_start_loc[0];
+  const long long base = args.query_start_loc[0];
+  const long long first = args.query_start_loc[b] - base;
   if (threadIdx.x == 0) args.indptr[b] = clamped(begin, args.capacity);
   if (b == args.num_requests) {
     for (long long t = first + threadIdx.x; t < args.num_rows; t += blockDim.x) {
+      if (t < 0) continue;
       args.requests[t] = args.positions[t] = -1;
       args.key_begin[t] = args.key_end[t] = 0;
     }
     return;
   }
-  const long long query = args.query_start_loc[b + 1] - args.query_start_loc[b];
+  const long long query = args.query_start_loc[b + 1] - base - first;
   const long long seq_len = args.seq_lens[b];
   const long long prefix = seq_len - query;
   const long long keys = seq_len > 0 ? seq_len / ratio : 0;
@@ -31,6 +33,7 @@ extern "C" __global__ void ragged_keys_oracle(const __grid_constant__ Args args)
     args.gather_lens[b] = static_cast<int>(gathered > 0 ? gathered : 0);
   }
   for (long long t = first + threadIdx.x; t < first + query && t < args.num_rows; t += blockDim.x) {
+    if (t < 0) continue;
     const long long position = prefix + (t - first);
     args.requests[t] = static_cast<int>(b);
     args.positions[t] = static_cast<int>(position);

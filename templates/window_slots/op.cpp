@@ -98,7 +98,7 @@ const Op window_slots{
                   {{"causal", kCausal}, {"draft", kDraft}}),
             stepped(dynamic("T", "num_rows", "rows, padding included", 0, kMaxInt32), "row"),
             stepped(dynamic("G", "num_groups", "groups of caches with a block table of their own",
-                            0, kMaxInt32),
+                            1, kMaxInt32),
                     "group"),
             stepped(dynamic("R", "num_requests", "requests", 0, kMaxInt32 - 1), "request"),
             dynamic("W", "slot_width", "columns of slots that are written", 0, kMaxInt32),
