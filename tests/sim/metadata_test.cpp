@@ -87,7 +87,8 @@ TEST(MetadataOnSimulator, MistakesOfRaggedIndptrAreRejected) {
 TEST(MetadataOnSimulator, MistakesOfRaggedKeysAreRejected) {
   const std::vector<Mutant> mutants{
       {"one warp's sum is left out", "kernel.cu", "lane_id() < warps ?", "lane_id() + 1 < warps ?"},
-      {"lengths are not divided", "kernel.cu", "max(seq_len, 0) / ratio", "max(seq_len, 0)"},
+      {"lengths are not divided", "kernel.cu", "max(seq_len, i64{0}) / ratio",
+       "max(seq_len, i64{0})"},
       {"the slice's base is left out", "kernel.cu", "base = args.query_start_loc[0]", "base = 0"},
       {"the window is one longer", "kernel.cu", "window - 1", "window"},
       {"the row's own key is left out", "kernel.cu", "keys_of(position + 1)", "keys_of(position)"},
