@@ -9,6 +9,12 @@ constexpr size_t kMostUnloaded = 32;  // images in memory
 
 }  // namespace
 
+StoredBinary read_stored(cache::Store& store, const Hash128& key) {
+  StoredBinary stored{.is_listed = store.has_binary(key), .binary = {}};
+  if (stored.is_listed) stored.binary = store.find_binary(key);
+  return stored;
+}
+
 Preloader::Preloader(Device& device, cache::Store& store, KernelCache& kernels)
     : device_(device), store_(store), kernels_(kernels) {
   const SignalsBlocked blocked;
@@ -103,16 +109,14 @@ void Preloader::read_all() {
     changed_.wait(lock, [&] { return is_stopped_ || to_load_.size() < kMostUnloaded; });
     if (is_stopped_) return;
     lock.unlock();
-    bool is_listed = false;
-    std::optional<jit::Binary> binary;
+    StoredBinary stored;
     try {
-      is_listed = store_.has_binary(entry->first.binary);
-      if (is_listed) binary = store_.find_binary(entry->first.binary);
+      stored = read_stored(store_, entry->first.binary);
     } catch (...) {
       // As if it were not there.
     }
     lock.lock();
-    entry->second.result = {.is_listed = is_listed, .binary = std::move(binary)};
+    static_cast<StoredBinary&>(entry->second.result) = std::move(stored);
     to_load_.push_back(entry);
     changed_.notify_all();
   }

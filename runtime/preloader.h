@@ -18,11 +18,15 @@
 
 namespace kiln::runtime {
 
-struct Preloaded {
+struct StoredBinary {
   bool is_listed = false;             // in the store, damaged or not
-  std::optional<jit::Binary> binary;  // without its image; nothing when the store cannot give it
-  LoadedKernel kernel;                // of the binary, when there is no failure
-  std::exception_ptr failure;         // why the device refused it
+  std::optional<jit::Binary> binary;  // nothing when the store cannot give it
+};
+StoredBinary read_stored(cache::Store& store, const Hash128& key);
+
+struct Preloaded : StoredBinary {  // without the binary's image
+  LoadedKernel kernel;             // of the binary, when there is no failure
+  std::exception_ptr failure;      // why the device refused it
 };
 
 class Preloader {

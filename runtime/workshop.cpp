@@ -80,12 +80,12 @@ KernelRun::KernelRun(Workshop& workshop, std::vector<KernelNeed>& needs, RunTimi
   }
 }
 
-void KernelRun::note_read(size_t index, bool is_listed, bool is_whole) {
-  if (is_whole) {
+void KernelRun::note_read(size_t index, const StoredBinary& stored) {
+  if (stored.binary) {
     ++workshop_.counters_.binary_hits;
     ++summary_.stored;
     used_.push_back(needs_[index].key.binary);
-  } else if (is_listed) {
+  } else if (stored.is_listed) {
     ++workshop_.counters_.miss_damaged;
     ++summary_.damaged;
   } else {
@@ -142,7 +142,7 @@ void KernelRun::finish(const Progress& progress,
       stored.push_back(index);
     } else {
       missing_.push_back(index);
-      note_read(index, false, false);
+      note_read(index, {});
     }
   }
   bool is_told = !tell_summary;
@@ -171,13 +171,11 @@ void KernelRun::make_stored(const std::vector<size_t>& stored, const Progress& p
     tell(progress, needs_[index]);
     const std::optional<Preloaded> preloaded =
         coming_.contains(index) ? preloader_->take(key) : std::nullopt;
-    const bool is_listed =
-        preloaded ? preloaded->is_listed : workshop_.store_.has_binary(key.binary);
-    const std::optional<jit::Binary> binary =
-        preloaded ? preloaded->binary : workshop_.store_.find_binary(key.binary);
-    note_read(index, is_listed, binary.has_value());
-    if (binary) {
-      make(index, *binary, Origin::store, preloaded ? &*preloaded : nullptr);
+    const StoredBinary stored_binary =
+        preloaded ? StoredBinary(*preloaded) : read_stored(workshop_.store_, key.binary);
+    note_read(index, stored_binary);
+    if (stored_binary.binary) {
+      make(index, *stored_binary.binary, Origin::store, preloaded ? &*preloaded : nullptr);
     } else {
       missing.push_back(index);
     }
@@ -353,15 +351,14 @@ ReadyKernel KernelRun::load(const KernelNeed& need, const jit::Binary& binary, O
 // What another thread was to make. The summary has been told.
 void KernelRun::make_alone(size_t index, const Progress& progress) {
   const Hash128& key = needs_[index].key.binary;
-  const bool is_listed = workshop_.store_.has_binary(key);
-  const std::optional<jit::Binary> binary = workshop_.store_.find_binary(key);
-  note_read(index, is_listed, binary.has_value());
-  if (!binary) {
+  const StoredBinary stored = read_stored(workshop_.store_, key);
+  note_read(index, stored);
+  if (!stored.binary) {
     make_here(index, progress);
     return;
   }
   tell(progress, needs_[index]);
-  make(index, *binary, Origin::store);
+  make(index, *stored.binary, Origin::store);
 }
 
 void KernelRun::wait_for_other(size_t index, const Progress& progress) {

@@ -127,7 +127,7 @@ class KernelRun {
   void store(const std::vector<cache::PlanRecord>& plans);
 
  private:
-  void note_read(size_t index, bool is_listed, bool is_whole);
+  void note_read(size_t index, const StoredBinary& stored);
   void start_compiles(const std::vector<size_t>& missing);
   void make_stored(const std::vector<size_t>& stored, const Progress& progress);
   void make_missing(const Progress& progress);

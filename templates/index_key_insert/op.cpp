@@ -1,7 +1,7 @@
 // Normalises, rotates, quantises and writes the index keys of a step into their paged cache (ops.md
 // B10, B8, bit-exact).
 //   cache[slots[t]] = quantised(rope(norm(k[t]), first position of the group of positions[t]))
-#include "templates/op.h"
+#include "templates/op_insert.h"
 
 namespace kiln::templates {
 
@@ -17,42 +17,19 @@ enum Format : int64_t { kF5 = 5, kF6 = 6 };
 
 int64_t entry_bytes(int64_t format) { return format == kF5 ? 64 + 4 : 128 + 4; }
 
-Cost cost(const Sizes& s) {
-  const double rows = static_cast<double>(s["T"]);
-  constexpr double kRowBytes = 256, kAngleBytes = 256, kIndexBytes = 16;
-  return Cost{.warm_read_bytes = rows * (kRowBytes + kAngleBytes + kIndexBytes),
-              .write_bytes = rows * static_cast<double>(entry_bytes(s["format"])),
-              .integer_operations = rows * 128 * 6};
-}
+Cost cost(const Sizes& s) { return insert_cost(s, 128, entry_bytes(s["format"]), 6); }
 
-Space space(const Sizes&, const Gpu&) {
-  Space space;
-  space.axes = {
-      {"threads", {64, 128, 256, 512}, "threads of a CTA; 16 to a row"},
-      {"rows_per_thread", {1, 2, 4}, "rows that a thread loads before it works on the first"},
-  };
-  return space;
-}
-
-Config default_config(const Sizes&) { return {{"threads", 128}, {"rows_per_thread", 1}}; }
+Space space(const Sizes&, const Gpu&) { return insert_space(kLanesPerRow); }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
-  KernelLaunch kernel{.file = "kernel.cu", .entry = "index_key_insert"};
-  kernel.constants = {constant("format", s["format"]), constant("ratio", s["ratio"]),
-                      constant("threads", c["threads"]),
-                      constant("rows_per_thread", c["rows_per_thread"])};
-  kernel.grid_x = {
-      .terms = {{.symbol = "T", .divisor = c["threads"] / kLanesPerRow * c["rows_per_thread"]}}};
-  kernel.threads = static_cast<int>(c["threads"]);
-  return LaunchPlan{.kernels = {kernel}, .reduction_signature = "pieces of 8, then halves"};
+  return LaunchPlan{
+      .kernels = {insert_launch("index_key_insert",
+                                {constant("format", s["format"]), constant("ratio", s["ratio"])},
+                                kLanesPerRow, c)},
+      .reduction_signature = "pieces of 8, then halves"};
 }
 
-ModelHints model(const Sizes&, const Config& c, const Gpu&) {
-  const double rows = static_cast<double>(c["rows_per_thread"]);
-  return ModelHints{.bytes_in_flight_per_thread = 32 * rows,
-                    .instructions_per_thread = 80 + 220 * rows,
-                    .dependent_loads = 2};
-}
+ModelHints model(const Sizes&, const Config& c, const Gpu&) { return insert_model(c, 220, 80); }
 
 }  // namespace
 
@@ -110,22 +87,10 @@ const Op index_key_insert{
                "position of a token of each row's group; a row whose position is outside of "
                "rope_table is not rotated"),
             in("slots", DType::i64, "T", "where each row goes in the cache"),
-            vectors(in("rope_table", DType::f32, "P 64",
-                       "of each position 32 cosines, then 32 sines, of the layer's frequencies"),
-                    4),
-            Arg{.name = "cache",
-                .dtype = DType::u8,
-                .kind = ArgKind::output,
-                .dims = {"num_pages", "page_bytes"},
-                .doc = "pages of entries",
-                .memory = Memory::cold,
-                .align_bytes = 4,
-                .stride_multiple = 4},
+            insert_rope_table(),
+            insert_cache(4),
         },
-    .requirements = {{.small = {.terms = {{"num_pages"}, {"page_size"}}},
-                      .big = {.offset = kMaxInt32, .scale = 0},
-                      .sentence = "num_pages * page_size is at most 2147483647, so that a slot "
-                                  "fits the int32 of its readers"}},
+    .requirements = {insert_requirement()},
     .buckets = {{"T", {1, 16, 256, 4096}}},
     .invariance = Op::Invariance::always,
     .model_shapes =
@@ -139,7 +104,7 @@ const Op index_key_insert{
         },
     .cost = cost,
     .space = space,
-    .default_config = default_config,
+    .default_config = insert_default_config,
     .plan = plan,
     .model = model,
 };
