@@ -20,7 +20,7 @@ Preloader::Preloader(Device& device, cache::Store& store, KernelCache& kernels)
   const SignalsBlocked blocked;
   try {
     reader_ = start(&Preloader::read_all);
-    loader_ = start(&Preloader::load_all);
+    for (std::thread& loader : loaders_) loader = start(&Preloader::load_all);
   } catch (...) {
     stop();  // whoever takes nothing loads himself
   }
@@ -64,7 +64,9 @@ void Preloader::stop() noexcept {
   }
   changed_.notify_all();
   if (reader_.joinable()) reader_.join();
-  if (loader_.joinable()) loader_.join();
+  for (std::thread& loader : loaders_) {
+    if (loader.joinable()) loader.join();
+  }
 }
 
 void Preloader::want(const KernelKey& key, KernelSubject subject) {

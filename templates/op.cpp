@@ -2,6 +2,7 @@
 #include "templates/op.h"
 
 #include <algorithm>
+#include <numeric>
 #include <sstream>
 
 #include "jit/base/saturate.h"
@@ -69,6 +70,12 @@ int64_t Extent::value(const Sizes& sizes) const {
     product = saturating_multiply(product, std::min(divided, term.cap));
   }
   return saturating_add(product, offset);
+}
+
+Extent grid_over_rows(std::string rows_symbol, int64_t of_row, int64_t of_cta) {
+  const int64_t common = std::gcd(of_row, of_cta);
+  return {.scale = of_row / common,
+          .terms = {{.symbol = std::move(rows_symbol), .divisor = of_cta / common}}};
 }
 
 std::string Tolerance::text() const {

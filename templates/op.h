@@ -257,6 +257,9 @@ Arg cold(Arg arg);
 Arg optional(Arg arg);  // may be NULL
 Arg to_within(Arg arg, double relative_rms);
 jit::Constant constant(std::string name, int64_t value);  // an int
+// CTAs of `of_cta` units when every row has `of_row`: at least ceil(rows * of_row / of_cta), as a
+// multiple of what the two have not in common.
+Extent grid_over_rows(std::string rows_symbol, int64_t of_row, int64_t of_cta);
 
 std::span<const Op* const> ops();             // all, in the order of the registry
 const Op* find_op(std::string_view name);     // nullptr when unknown

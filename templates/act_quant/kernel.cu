@@ -25,7 +25,7 @@ __device__ __forceinline__ void store(const Args& args, i64 row, u32 column, con
     store_16(args.y + row * args.y_stride + column, {q.fake[0], q.fake[1], q.fake[2], q.fake[3]});
     return;
   }
-  const uint2 codes = packed_codes<format>(q);
+  const uint2 codes = q.codes;
   if constexpr (is_fp4(format)) {
     *reinterpret_cast<u32*>(args.codes + row * args.codes_stride + column / 2) = codes.x;
   } else {

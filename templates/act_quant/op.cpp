@@ -3,7 +3,7 @@
 //   scale = rounded(largest magnitude of the group / largest code)
 //   code  = nearest(x / scale),  ties to the even code
 #include <algorithm>
-#include <numeric>
+#include <limits>
 
 #include "templates/op.h"
 
@@ -100,13 +100,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   kernel.constants = {constant("columns", s["K"]), constant("format", s["format"]),
                       constant("output", s["output"]), constant("threads", c["threads"]),
                       constant("pieces", c["pieces"])};
-  // At least ceil(T * pieces of a row / pieces of a CTA), as a multiple of what the two have not in
-  // common.
-  const int64_t of_row = s["K"] / 8;
-  const int64_t of_cta = c["threads"] * c["pieces"];
-  const int64_t common = std::gcd(of_row, of_cta);
-  kernel.grid_x = {.scale = of_row / common,
-                   .terms = {{.symbol = "T", .divisor = of_cta / common}}};
+  kernel.grid_x = grid_over_rows("T", s["K"] / 8, c["threads"] * c["pieces"]);
   kernel.threads = static_cast<int>(c["threads"]);
   return LaunchPlan{.kernels = {kernel}, .reduction_signature = ""};
 }

@@ -73,7 +73,7 @@ __device__ __forceinline__ void store_piece(const KvRows& kv, const KvPiece& pie
   constexpr u32 group = group_of(quantiser);
   const bool is_tail = layout == F3 && column >= first_rope_column;
   if (column % group == 0) scales[column / group] = is_tail ? 0 : static_cast<u8>(q.scale);
-  const uint2 codes = packed_codes<quantiser>(q);
+  const uint2 codes = q.codes;
   if constexpr (layout == F2) {
     *reinterpret_cast<u32*>(row + column / 2) = codes.x;
   } else if (is_tail) {

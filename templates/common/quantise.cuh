@@ -23,6 +23,12 @@ __device__ __forceinline__ u32 max_bf16x2(u32 a, u32 b) {
   return d;
 }
 
+__device__ __forceinline__ u32 min_bf16x2(u32 a, u32 b) {
+  u32 d;
+  asm("min.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
 __device__ __forceinline__ u32 magnitude_bf16x2(u32 pair) { return pair & 0x7fff7fffu; }
 
 // NaN if one is NaN. (max.xorsign.abs would spare the two magnitudes but begins with sm_86.)
@@ -48,15 +54,15 @@ __device__ __forceinline__ u32 larger_half(u32 pair) {
 // 2^(byte - 127) is the smallest power of two that is at least value: value > 0, normal.
 __device__ __forceinline__ u32 power_of_two_above(float value) {
   const u32 bits = __float_as_uint(value);
-  return (bits >> 23) + ((bits & 0x7fffffu) != 0 ? 1 : 0);
+  return (bits + 0x7fffffu) >> 23;
 }
 
 constexpr u32 bf16_infinity = 0x7f80;
 constexpr float reciprocal_of_448 = 1.0f / 448.0f;
 
-// UE8M0 byte of Q8a, from the bits of the group's largest magnitude, which is finite.
-__device__ __forceinline__ u32 q8a_scale(u32 largest_bits) {
-  return power_of_two_above(fmaxf(__uint_as_float(largest_bits << 16), 1e-4f) * reciprocal_of_448);
+// UE8M0 byte of Q8a, from the group's largest magnitude, which is finite.
+__device__ __forceinline__ u32 q8a_scale(float largest) {
+  return power_of_two_above(fmaxf(largest, 1e-4f) * reciprocal_of_448);
 }
 
 // What rounds the pairs of one group.
@@ -71,7 +77,7 @@ constexpr u32 least_magnitude_with_care = 0x7b80;
 
 __device__ __forceinline__ E4m3Grid q8a_grid(u32 largest_bits) {
   const bool is_finite = largest_bits < bf16_infinity;
-  const u32 scale = q8a_scale(is_finite ? largest_bits : 0);
+  const u32 scale = q8a_scale(is_finite ? __uint_as_float(largest_bits << 16) : 0.0f);
   return {both_halves((scale - 6) << 7), is_finite ? 0xc1c0c1c0u : both_halves(bf16_nan),
           is_finite && largest_bits >= least_magnitude_with_care};
 }

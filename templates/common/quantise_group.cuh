@@ -4,8 +4,8 @@
 //   q8k        groups of 128, the same; its cache holds the scale as fp32
 //   q4m        groups of 32, E2M1 codes, UE8M0 scales
 //   q4n        groups of 16, E2M1 codes, E4M3 scales
-// Values are rounded in pairs without leaving bf16 (quantise.cuh), but for q4n, whose scale is no
-// power of two. What a caller does not use of the result costs nothing.
+// Values are rounded in pairs of bf16 (quantise.cuh). What a caller does not use of the result
+// costs nothing.
 #pragma once
 
 #include "templates/common/decode.cuh"
@@ -20,145 +20,175 @@ __device__ constexpr int group_of(int quantiser) {
   return quantiser == q8k ? 128 : quantiser == q8d ? 64 : quantiser == q4n ? 16 : 32;
 }
 
-constexpr u32 nan_pair = bf16_nan | bf16_nan << 16;
 constexpr float reciprocal_of_6 = 1.0f / 6.0f;
 
 struct Piece {
   u32 pairs[4];
 };
 
+// The largest magnitude of a group in both halves: from here on it holds a NaN or an infinity.
+constexpr u32 least_without_number = bf16_infinity << 16;
+
+__device__ __forceinline__ u32 swapped_halves(u32 pair) { return __byte_perm(pair, 0, 0x1032); }
+
 template <int lanes_per_group>
-__device__ __forceinline__ u32 largest_of_group(const Piece& x) {
-  u32 largest = largest_magnitude(x.pairs);
+__device__ __forceinline__ u32 largest_of_lanes(u32 largest) {
 #pragma unroll
   for (int distance = 1; distance < lanes_per_group; distance *= 2)
     largest = max_or_nan_bf16x2(largest, __shfl_xor_sync(all_lanes, largest, distance));
-  return larger_half(largest);
+  return largest;
 }
 
-// E4M3 code of a value in [2^-9, 448], nearest even.
-__device__ __forceinline__ u32 e4m3_code(float value) {
-  const u32 bits = __float_as_uint(value);
-  if (value < 0.015625f) return __float_as_uint(value + 16384.0f) - __float_as_uint(16384.0f);
-  return ((bits + 0x7ffffu + (bits >> 20 & 1)) >> 20) - (120 << 3);
+// In both halves.
+template <int lanes_per_group>
+__device__ __forceinline__ u32 largest_of_group(const Piece& x) {
+  const u32 largest = largest_magnitude(x.pairs);
+  return largest_of_lanes<lanes_per_group>(max_or_nan_bf16x2(largest, swapped_halves(largest)));
 }
 
-// Scale byte of a group without NaN and infinity.
+// Of two groups that share their lanes, by the same shuffles.
+template <int lanes_per_group>
+__device__ __forceinline__ void largest_of_groups(const Piece& x, const Piece& y, u32& of_x,
+                                                  u32& of_y) {
+  const u32 in_x = largest_magnitude(x.pairs);
+  const u32 in_y = largest_magnitude(y.pairs);
+  const u32 both = largest_of_lanes<lanes_per_group>(
+      max_or_nan_bf16x2(__byte_perm(in_x, in_y, 0x5410), __byte_perm(in_x, in_y, 0x7632)));
+  of_x = __byte_perm(both, 0, 0x1010);
+  of_y = __byte_perm(both, 0, 0x3232);
+}
+
+// A value in [2^-9, 448] rounded to E4M3, nearest even: 12 * 2^20 p has the ulp p / 8 in fp32.
+__device__ __forceinline__ float rounded_to_e4m3(float value) {
+  const float power = fmaxf(__uint_as_float(__float_as_uint(value) & 0x7f800000u), 0x1p-6f);
+  const float many = power * (1.5f * 0x1p20f);
+  return __fsub_rn(__fadd_rn(value, many), many);
+}
+
+// The scale of a group of numbers.
+struct Scale {
+  u32 byte;
+  u32 pair;  // its bf16 in both halves
+};
+
+// From the largest magnitude in both halves.
 template <int quantiser>
-__device__ __forceinline__ u32 scale_byte(u32 largest_bits) {
-  const float largest = __uint_as_float(largest_bits << 16);
-  if constexpr (quantiser == q8c)
-    return largest_bits == 0 ? 0 : power_of_two_above(largest * reciprocal_of_448);
-  if constexpr (!is_fp4(quantiser)) return q8a_scale(largest_bits);
-  if constexpr (quantiser == q4m)
-    return power_of_two_above(fmaxf(largest, 6.0f * 0x1p-126f) * reciprocal_of_6);
-  return e4m3_code(fminf(fmaxf(largest, 6.0f * 0x1p-9f) * reciprocal_of_6, 448.0f));
+__device__ __forceinline__ Scale scale_of(u32 largest_pair) {
+  const float largest = high_bf16(largest_pair);
+  if constexpr (quantiser == q4n) {
+    const float scale =
+        rounded_to_e4m3(fminf(fmaxf(largest, 6.0f * 0x1p-9f) * reciprocal_of_6, 448.0f));
+    return {__float_as_uint(scale * 0x1p-120f) >> 20,
+            __byte_perm(__float_as_uint(scale), 0, 0x3232)};
+  }
+  u32 byte = 0;
+  if constexpr (quantiser == q8c) {
+    if (largest_pair != 0) byte = power_of_two_above(largest * reciprocal_of_448);
+  } else if constexpr (quantiser == q4m) {
+    byte = power_of_two_above(fmaxf(largest, 6.0f * 0x1p-126f) * reciprocal_of_6);
+  } else {
+    byte = q8a_scale(largest);
+  }
+  return {byte, both_halves(ue8m0_to_bf16(byte))};
 }
 
-// 2^(127 - byte) in both halves, for bytes up to 253; 0 counts as 1: its group is all zeros.
+// 2^(127 - byte) in both halves, for bytes up to 253.
 __device__ __forceinline__ u32 reciprocal_of_scale(u32 byte) {
-  return both_halves((254 - max(byte, 1u)) << 7);
+  return 254u * 0x00800080u - byte * 0x00800080u;
 }
 
-// x / scale rounded to the code's grid, signs kept; |x / scale| is at most 448 or 6.
+__device__ __forceinline__ float reciprocal_of(float value) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+
+// x / scale in bf16. Where the scale is no power of two, the quotient is rounded, but not across a
+// point between two codes: points times scale have at most 7 significant bits, so that an x beside
+// one is more than 2^-8 of it away, which is at least half a step of bf16 there, while the quotient
+// of an x on one is off by 2^-22 and becomes the point. A quotient beyond 6 counts as 6.
+struct Quotient {
+  u32 reciprocal_pair;  // of powers of two
+  float reciprocal;     // of others
+
+  template <int quantiser>
+  __device__ __forceinline__ u32 of(u32 pair) const {
+    if constexpr (quantiser != q4n) return multiply_bf16x2(pair, reciprocal_pair);
+    const u32 quotient = to_bf16x2(low_bf16(pair) * reciprocal, high_bf16(pair) * reciprocal);
+    return max_bf16x2(min_bf16x2(quotient, both_halves(0x40c0)), both_halves(0xc0c0));
+  }
+};
+
+// A quotient of at most 448 or 6, rounded to the code's grid. The sign of a zero is lost.
 template <int quantiser>
-__device__ __forceinline__ u32 rounded_quotient(u32 pair, u32 reciprocal) {
-  const u32 quotient = multiply_bf16x2(pair, reciprocal);
-  const u32 sign = pair & 0x80008000u;
+__device__ __forceinline__ u32 rounded_to_codes(u32 quotient) {
   // As in quantise.cuh: steps of p / 8 from 2^-6 on, or of p / 2 from 1 on.
   constexpr u32 least_power = is_fp4(quantiser) ? 0x3f803f80u : 0x3c803c80u;
   constexpr u32 many = is_fp4(quantiser) ? 0x42c042c0u : 0x41c041c0u;  // 96, 24
   const u32 power = max_bf16x2(quotient & 0x7f807f80u, least_power);
   const u32 sum = fma_bf16x2(power, many, quotient);
-  return fma_bf16x2(power, many | 0x80008000u, sum) | sign;
+  return fma_bf16x2(power, many | 0x80008000u, sum);
 }
 
-// Codes of a pair, in the low bits of each half.
+// Codes of a rounded pair without their signs, in bytes 0 and 2.
 template <int quantiser>
-__device__ __forceinline__ u32 codes_of(u32 rounded) {
-  if constexpr (is_fp4(quantiser)) {
-    const u32 raw = multiply_bf16x2(rounded, both_halves(0x0080));  // 2^-126
-    return (raw >> 6 & 0x00070007u) | (raw >> 12 & 0x00080008u);
-  }
-  const u32 raw = multiply_bf16x2(rounded, both_halves(0x0380));  // 2^-120
-  return (raw >> 4 & 0x007f007fu) | (raw >> 8 & 0x00800080u);
+__device__ __forceinline__ u32 magnitudes_of(u32 rounded) {
+  // 2^-126 and 2^-120 bring the exponents of E2M1 and E4M3, subnormals included, to those of bf16.
+  constexpr u32 factor = is_fp4(quantiser) ? 0x00800080u : 0x03800380u;
+  return multiply_bf16x2(rounded, factor) >> (is_fp4(quantiser) ? 6 : 4);
 }
 
-// E2M1 code of x / scale by the decision points of B4, which are compared as points * scale: these
-// have at most 7 significant bits, so an x beside one is 2^-8 away and no quotient in fp32 would
-// round onto it.
-struct Q4nPoints {
-  float points[7];
-
-  __device__ __forceinline__ explicit Q4nPoints(float scale)
-      : points{0.25f * scale, 0.75f * scale, 1.25f * scale, 1.75f * scale,
-               2.5f * scale,  3.5f * scale,  5.0f * scale} {}
-
-  __device__ __forceinline__ u32 code(float x) const {
-    const float a = fabsf(x);
-    const u32 code = (a > points[0]) + (a >= points[1]) + (a > points[2]) + (a >= points[3]) +
-                     (a > points[4]) + (a >= points[5]) + (a > points[6]);
-    return code | (__float_as_uint(x) >> 28 & 8);
-  }
-};
+// Of two pairs, a code in each byte.
+template <int quantiser>
+__device__ __forceinline__ u32 codes_of(u32 rounded, u32 pair, u32 next_rounded, u32 next_pair) {
+  const u32 magnitudes = __byte_perm(magnitudes_of<quantiser>(rounded),
+                                     magnitudes_of<quantiser>(next_rounded), 0x6420);
+  const u32 signs = __byte_perm(pair, next_pair, 0x7531);
+  return is_fp4(quantiser) ? magnitudes | (signs >> 4 & 0x08080808u)
+                           : magnitudes | (signs & 0x80808080u);
+}
 
 struct Quantised {
-  u32 scale;     // byte
-  u32 codes[4];  // of the pairs, in the low bits of each half
-  u32 fake[4];   // what the codes stand for
+  u32 scale;    // byte
+  uint2 codes;  // as they lie in memory: 8 bytes of E4M3, or 4 bytes (in x) of E2M1 with the even
+                // element in the low bits
+  u32 fake[4];  // what the codes stand for
 };
 
-// Of the piece of this lane, in a warp whose lanes hold whole groups side by side.
+// Of the piece of this lane. `largest` is that of its group.
 template <int quantiser>
-__device__ __forceinline__ Quantised quantise(const Piece& x) {
-  const u32 largest = largest_of_group<group_of(quantiser) / 8>(x);
+__device__ __forceinline__ Quantised quantise(const Piece& x, u32 largest) {
+  const Scale scale = scale_of<quantiser>(largest);
+  const Quotient quotient{reciprocal_of_scale(scale.byte), reciprocal_of(high_bf16(scale.pair))};
+  u32 rounded[4];
   Quantised q;
-  if (largest >= bf16_infinity) {
-    q.scale = quantiser == q4n ? 0x7f : 255;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      q.codes[i] = is_fp4(quantiser) ? 0 : 0x007f007fu;
-      q.fake[i] = nan_pair;
-    }
-    return q;
-  }
-  q.scale = scale_byte<quantiser>(largest);
-  if constexpr (quantiser == q4n) {
-    const u32 scale_bf16 = e4m3_to_bf16(q.scale);
-    const Q4nPoints points(__uint_as_float(scale_bf16 << 16));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      q.codes[i] = points.code(low_bf16(x.pairs[i])) | points.code(high_bf16(x.pairs[i])) << 16;
-      const u32 raw = (q.codes[i] << 6 & 0x01c001c0u) | (q.codes[i] << 12 & 0x80008000u);
-      q.fake[i] =
-          multiply_bf16x2(multiply_bf16x2(raw, both_halves(0x7e80)), both_halves(scale_bf16));
-    }
-    return q;
-  }
-  const u32 reciprocal = reciprocal_of_scale(q.scale);
-  const u32 scale = both_halves(ue8m0_to_bf16(q.scale));
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const u32 rounded = rounded_quotient<quantiser>(x.pairs[i], reciprocal);
-    q.codes[i] = codes_of<quantiser>(rounded);
-    q.fake[i] = multiply_bf16x2(rounded, scale);
+    rounded[i] = rounded_to_codes<quantiser>(quotient.of<quantiser>(x.pairs[i]));
+    q.fake[i] = multiply_bf16x2(rounded[i], scale.pair) | (x.pairs[i] & 0x80008000u);
   }
-  if (quantiser == q8c && largest == 0) {
+  const u32 low = codes_of<quantiser>(rounded[0], x.pairs[0], rounded[1], x.pairs[1]);
+  const u32 high = codes_of<quantiser>(rounded[2], x.pairs[2], rounded[3], x.pairs[3]);
+  if constexpr (is_fp4(quantiser)) {
+    // Bytes 0 and 2 hold two codes each.
+    q.codes = {__byte_perm(low | low >> 4, high | high >> 4, 0x6420), 0};
+  } else {
+    q.codes = {low, high};
+  }
+
+  const bool is_number = largest < least_without_number;
+  q.scale = is_number ? scale.byte : quantiser == q4n ? 0x7f : 255;
+  constexpr u32 code_of_none = is_fp4(quantiser) ? 0 : 0x7f7f7f7fu;
+  q.codes.x = is_number ? q.codes.x : code_of_none;
+  q.codes.y = is_number ? q.codes.y : code_of_none;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) q.codes[i] = q.fake[i] = 0;
-  }
+  for (u32& pair : q.fake) pair = is_number ? pair : both_halves(bf16_nan);
+  if (quantiser == q8c && largest == 0) q = {};
   return q;
 }
 
-// The codes of the piece as they lie in memory: 8 bytes of E4M3, or 4 bytes (in x) of E2M1 with the
-// even element in the low bits.
+// In a warp whose lanes hold whole groups side by side.
 template <int quantiser>
-__device__ __forceinline__ uint2 packed_codes(const Quantised& q) {
-  // The bytes 0 and 2 of two pairs.
-  const u32 low = __byte_perm(q.codes[0], q.codes[1], 0x6420);
-  const u32 high = __byte_perm(q.codes[2], q.codes[3], 0x6420);
-  if constexpr (!is_fp4(quantiser)) return {low, high};
-  const u32 two = low | low >> 4;  // bytes 0 and 2 hold two codes each
-  const u32 next = high | high >> 4;
-  return {__byte_perm(two, next, 0x6420), 0};
+__device__ __forceinline__ Quantised quantise(const Piece& x) {
+  return quantise<quantiser>(x, largest_of_group<group_of(quantiser) / 8>(x));
 }

@@ -45,7 +45,7 @@ __device__ __forceinline__ void store_key(const Args& args, const EntryPlace& pl
   u8* codes = page + static_cast<u64>(place.entry) * row_bytes;
   u8* scales =
       page + static_cast<u64>(args.page_size) * row_bytes + static_cast<u64>(place.entry) * 4;
-  const uint2 packed = packed_codes<quantiser>(q);
+  const uint2 packed = q.codes;
   if constexpr (format == F5) {
     reinterpret_cast<u32*>(codes)[lane] = packed.x;
     if (lane % 4 == 0) scales[lane / 4] = static_cast<u8>(q.scale);

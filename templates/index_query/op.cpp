@@ -1,6 +1,7 @@
 // Rotates and quantises the indexer's queries and scales its head weights (ops.md B11, bit-exact).
 //   codes, scales = quantised(rope(q[t, h], positions[t]))       weights[t, h] = w[t, h] * 2^-6
-#include <numeric>
+#include <algorithm>
+#include <limits>
 
 #include "templates/op.h"
 
@@ -11,7 +12,7 @@ extern const Op index_query;
 namespace {
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-constexpr int64_t kLanesPerHead = 16;  // of 8 elements
+constexpr int64_t kLanesPerHead = 8;  // of twice 8 elements
 
 // Stored in problems as names; the numbers are constants of the kernel.
 enum Output : int64_t { kQ4m = 0, kQ8k = 1, kBf16 = 2 };
@@ -26,36 +27,42 @@ Cost cost(const Sizes& s) {
               .integer_operations = heads * 128 * 5};
 }
 
+int64_t head_groups(const Sizes& s, int64_t heads_per_thread) {
+  return (s["H"] + heads_per_thread - 1) / heads_per_thread;
+}
+
 Space space(const Sizes&, const Gpu&) {
   Space space;
   space.axes = {
-      {"threads", {64, 128, 256, 512}, "threads of a CTA; 16 to a head"},
-      {"heads_per_thread", {1, 2, 4}, "heads that a thread loads before it works on the first"},
+      {"threads", {32, 64, 128, 256}, "threads of a CTA; 8 to a head"},
+      {"heads_per_thread", {1, 2, 4, 8}, "heads that a thread loads before it works on the first"},
+  };
+  space.rules = {
+      {"a thread would have more heads than there are",
+       [](const Sizes& s, const Config& c, const Gpu&) { return c["heads_per_thread"] <= s["H"]; }},
   };
   return space;
 }
 
-Config default_config(const Sizes&) { return {{"threads", 128}, {"heads_per_thread", 2}}; }
+Config default_config(const Sizes& s) {
+  return {{"threads", 128}, {"heads_per_thread", std::min<int64_t>(2, s["H"])}};
+}
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   KernelLaunch kernel{.file = "kernel.cu", .entry = "index_query"};
   kernel.constants = {constant("heads", s["H"]), constant("output", s["output"]),
                       constant("threads", c["threads"]),
                       constant("heads_per_thread", c["heads_per_thread"])};
-  // At least ceil(T * heads of a row / heads of a CTA), as a multiple of what the two have not in
-  // common.
-  const int64_t of_cta = c["threads"] / kLanesPerHead * c["heads_per_thread"];
-  const int64_t common = std::gcd(s["H"], of_cta);
-  kernel.grid_x = {.scale = s["H"] / common,
-                   .terms = {{.symbol = "T", .divisor = of_cta / common}}};
+  kernel.grid_x =
+      grid_over_rows("T", head_groups(s, c["heads_per_thread"]), c["threads"] / kLanesPerHead);
   kernel.threads = static_cast<int>(c["threads"]);
   return LaunchPlan{.kernels = {kernel}, .reduction_signature = ""};
 }
 
 ModelHints model(const Sizes&, const Config& c, const Gpu&) {
   const double heads = static_cast<double>(c["heads_per_thread"]);
-  return ModelHints{.bytes_in_flight_per_thread = 16 * heads,
-                    .instructions_per_thread = 60 + 180 * heads,
+  return ModelHints{.bytes_in_flight_per_thread = 32 * heads,
+                    .instructions_per_thread = 80 + 190 * heads,
                     .dependent_loads = 2};
 }
 

@@ -4,7 +4,6 @@
 // Few rows: stream.cu, and sum_splits.cu if K is split. Many: prepare.cu, tile.cu, and sum_tiles.cu
 // if K is split into more than two parts.
 #include <algorithm>
-#include <numeric>
 
 #include "templates/op.h"
 
@@ -281,12 +280,6 @@ KernelLaunch kernel(std::string file, std::string entry, Constants constants,
   return launch;
 }
 
-// CTAs of `of_cta` units when every row of y or x has `of_row`: at least ceil(M * of_row / of_cta).
-Extent grid_over_rows(int64_t of_row, int64_t of_cta) {
-  const int64_t common = std::gcd(of_row, of_cta);
-  return {.scale = of_row / common, .terms = {{.symbol = "M", .divisor = of_cta / common}}};
-}
-
 // Chunks of every run of K that prepare.cu has brought to L2: no more than DRAM delivers beside it,
 // or it would take longer.
 int64_t chunks_ahead(const Sizes& s, int64_t runs, const Gpu& gpu) {
@@ -318,7 +311,7 @@ void plan_stream(LaunchPlan& plan, const Constants& problem, const Sizes& s, con
   constexpr int64_t kThreads = 128, kElements = 4;  // of a thread
   KernelLaunch sum = kernel("sum_splits.cu", "linear_fp8_sum_splits", problem,
                             {constant("threads", kThreads), constant("output", s["y_format"])});
-  sum.grid_x = grid_over_rows(s["G"] * s["N"] / kElements, kThreads);
+  sum.grid_x = grid_over_rows("M", s["G"] * s["N"] / kElements, kThreads);
   sum.threads = kThreads;
   sum.instructions_per_thread = 60 + static_cast<double>(10 * stream.splits);
   plan.kernels.push_back(std::move(sum));
@@ -354,7 +347,7 @@ void plan_tile(LaunchPlan& plan, const Constants& problem, const Sizes& s, const
     KernelLaunch prepare = kernel("prepare.cu", "linear_fp8_prepare", of_tiles,
                                   {constant("threads", kThreads), constant("pieces", pieces),
                                    constant("chunks_ahead", ahead)});
-    prepare.grid_x = grid_over_rows(s["G"] * s["K"] / kElements, kThreads * pieces);
+    prepare.grid_x = grid_over_rows("M", s["G"] * s["K"] / kElements, kThreads * pieces);
     prepare.threads = kThreads;
     prepare.instructions_per_thread = 60 + 125 * static_cast<double>(pieces);
     plan.kernels.push_back(std::move(prepare));

@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(block_threads)
             const Quantised q = quantise<q8a>(Piece{{y.x, y.y, y.z, y.w}});
             if (!writes) return;
             *reinterpret_cast<uint2*>(args.qr_codes + row * args.qr_codes_stride + column) =
-                packed_codes<q8a>(q);
+                q.codes;
             if (column % group_of(q8a) == 0)
               args.qr_scales[row * args.qr_scales_stride + column / group_of(q8a)] =
                   static_cast<u8>(q.scale);

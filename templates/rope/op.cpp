@@ -1,7 +1,7 @@
 // Rotates pairs of neighbouring elements by the angles of each row's position, or back (ops.md B5).
 //   a' = a * cos - b * sin;  b' = a * sin + b * cos
 #include <algorithm>
-#include <numeric>
+#include <limits>
 
 #include "templates/op.h"
 
@@ -31,7 +31,9 @@ std::vector<Sizes> model_shapes(int tensor_parallel) {
 Cost cost(const Sizes& s) {
   const double rows = static_cast<double>(s["T"]);
   const double bytes = rows * static_cast<double>(s["H"]) * 2 * kRopeDims;
-  return Cost{.warm_read_bytes = bytes + rows * (4 + 4.0 * kRopeDims),
+  // x is an output, of which no call finds anything in a cache.
+  return Cost{.cold_read_bytes = bytes,
+              .warm_read_bytes = rows * (4 + 4.0 * kRopeDims),
               .write_bytes = bytes,
               .integer_operations = 2 * bytes};
 }
@@ -59,13 +61,8 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
                       {"inverse", "bool", s["direction"] == kInverse ? "true" : "false"},
                       constant("threads", c["threads"]),
                       constant("heads_per_thread", c["heads_per_thread"])};
-  // At least ceil(T * groups of a row / groups of a CTA), as a multiple of what the two have not in
-  // common.
-  const int64_t of_row = head_groups(s, c["heads_per_thread"]);
-  const int64_t of_cta = c["threads"] / kPieces;
-  const int64_t common = std::gcd(of_row, of_cta);
-  kernel.grid_x = {.scale = of_row / common,
-                   .terms = {{.symbol = "T", .divisor = of_cta / common}}};
+  kernel.grid_x =
+      grid_over_rows("T", head_groups(s, c["heads_per_thread"]), c["threads"] / kPieces);
   kernel.threads = static_cast<int>(c["threads"]);
   return LaunchPlan{.kernels = {kernel}, .reduction_signature = ""};
 }

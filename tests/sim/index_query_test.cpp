@@ -8,24 +8,32 @@ using templates::Sizes;
 
 TEST(IndexQueryOnSimulator, PlantedMistakesAreRejected) {
   const std::vector<Mutant> all{
-      {"the lower half rotates", "kernel.cu", "lane >= first_rope_lane &&", "lane < 8 &&"},
+      {"the lower half rotates", "kernel.cu", "rotate<false>(x[i].turning.pairs",
+       "rotate<false>(x[i].still.pairs"},
       {"angles of the next position", "kernel.cu", "position * args.rope_table_stride",
        "(position > 0 ? position - 1 : 1) * args.rope_table_stride"},
       {"padding is rotated", "kernel.cu", "&& position < args.num_positions", ""},
-      {"the factor of one head's width", "kernel.cu", "0x1p-6f", "0x1p-7f"},
-      {"the weight of head 0", "kernel.cu", "args.head_weights_stride + piece.head]",
+      {"the factor of one head's width", "kernel.cu", "0x1p-6f * __uint_as_float",
+       "0x1p-7f * __uint_as_float"},
+      {"the weight of head 0", "kernel.cu", "args.head_weights_stride + own_head]",
        "args.head_weights_stride]"},
-      {"rows have one head less", "kernel.cu", "number / heads", "number / (heads + 1)"},
-      {"the rotation goes back", "kernel.cu", "rotated<false>", "rotated<true>"},
+      {"rows have one head less", "kernel.cu", "number / head_groups",
+       "number / (head_groups + 1)"},
+      {"the rotation goes back", "kernel.cu", "rotate<false>", "rotate<true>"},
   };
   const std::vector<Mutant> q4m{
+      {"the factor of one head's width", "kernel.cu", "return 0x1p-6f;", "return 0x1p-7f;"},
       {"the scale of the first group", "kernel.cu", "scales[lane / 4]", "scales[0]"},
+      {"one largest for both halves", "quantise_group.cuh", "__byte_perm(both, 0, 0x3232)",
+       "__byte_perm(both, 0, 0x1010)"},
       {"odd codes come first", "quantise_group.cuh", "low | low >> 4", "low << 4 | low >> 8"},
   };
   const std::vector<Mutant> q8k{
-      {"the scale is left out of the weight", "kernel.cu", "factor *= __uint_as_float",
-       "factor *= 0.0f * __uint_as_float"},
-      {"a NaN has a weight", "kernel.cu", "q.scale == 255 ? fp32_nan :", ""},
+      {"the scale is left out of the weight", "kernel.cu", "0x1p-6f * __uint_as_float",
+       "0x1p-6f + 0.0f * __uint_as_float"},
+      {"a NaN has a weight", "kernel.cu", "scale == 255 ? fp32_nan :", ""},
+      {"the largest of one half", "kernel.cu", "largest_magnitude(x.turning.pairs)",
+       "largest_magnitude(x.still.pairs)"},
   };
   const std::vector<std::string> cases{"vectors and edges", "3 rows", "any bits",
                                        "positions beyond the table", "padded strides"};

@@ -50,9 +50,8 @@ TEST(WindowInsertOnSimulator, PlantedMistakesAreRejected) {
        {"the tail begins early", "kv_insert.cuh", "pieces[i].rotates = column >= first_rope_column",
         "pieces[i].rotates = column >= 440"},
        {"rotated backwards", "kv_insert.cuh", "rotate<false>", "rotate<true>"},
-       {"the floor of Q8b", "quantise.cuh",
-        "fmaxf(__uint_as_float(largest_bits << 16), 1e-4f) * reciprocal_of_448",
-        "fmaxf(__uint_as_float(largest_bits << 16) * reciprocal_of_448, 1e-4f)"},
+       {"the floor of Q8b", "quantise.cuh", "fmaxf(largest, 1e-4f) * reciprocal_of_448",
+        "fmaxf(largest * reciprocal_of_448, 1e-4f)"},
        {"scales behind the codes of one entry", "kv_insert.cuh",
         "static_cast<u64>(kv.page_size) * row_bytes", "static_cast<u64>(row_bytes)"},
        {"scales of every second group", "kv_insert.cuh", "if (column % group == 0)",
@@ -96,13 +95,16 @@ TEST(WindowInsertOnSimulator, PlantedMistakesInTheNormAreRejected) {
 }
 
 TEST(CompressedInsertOnSimulator, PlantedMistakesAreRejected) {
-  reject("compressed_kv_insert", {{"format", 2}, {"ratio", 2}},
-         {{"rotation by the last token", "kv_insert.cuh", " - positions[i] % ratio", ""},
-          {"the odd element in the low bits", "quantise_group.cuh", "low | low >> 4",
-           "low << 4 | low >> 8"},
-          {"scales of Q4m", "kernel.cu", "? q8d : q4n", "? q8d : q4m"},
-          {"ties away from zero", "quantise_group.cuh", "(a > points[2])", "(a >= points[2])"},
-          {"a scale of infinity", "quantise_group.cuh", "quantiser == q4n ? 0x7f : 255", "0"}});
+  reject(
+      "compressed_kv_insert", {{"format", 2}, {"ratio", 2}},
+      {{"rotation by the last token", "kv_insert.cuh", " - positions[i] % ratio", ""},
+       {"the odd element in the low bits", "quantise_group.cuh", "low | low >> 4",
+        "low << 4 | low >> 8"},
+       {"scales of Q4m", "kernel.cu", "? q8d : q4n", "? q8d : q4m"},
+       {"a quotient beside a tie", "quantise_group.cuh", "high_bf16(pair) * reciprocal)",
+        "high_bf16(pair) * (1.01f * reciprocal))"},
+       {"quotients beyond 6", "quantise_group.cuh", "both_halves(0x40c0)", "both_halves(0x40e0)"},
+       {"a scale of infinity", "quantise_group.cuh", "quantiser == q4n ? 0x7f : 255", "0"}});
   reject("compressed_kv_insert", {{"format", 1}, {"ratio", 2}},
          {{"groups of 64", "kernel.cu", "format == F1 ? q8a", "format == F1 ? q8d"},
           {"rotation by the last token", "kv_insert.cuh", " - positions[i] % ratio", ""}});

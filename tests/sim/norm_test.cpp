@@ -55,8 +55,8 @@ TEST_F(QkvNormOnSimulator, PlantedMistakesAreRejected) {
       {"kv takes the weights of q", "kernel.cu", "args.kv_weight", "args.q_weight"},
       {"the scale of the next group", "kernel.cu",
        "column / group_of(q8a)] =", "(column / group_of(q8a) ^ 1)] ="},
-      {"codes of a power of two more", "quantise_group.cuh", "(254 - max(byte, 1u)) << 7",
-       "(253 - max(byte, 1u)) << 7"},
+      {"codes of a power of two more", "quantise_group.cuh", "254u * 0x00800080u",
+       "253u * 0x00800080u"},
       {"the largest of 16", "quantise_group.cuh", "distance < lanes_per_group",
        "2 * distance < lanes_per_group"},
   };

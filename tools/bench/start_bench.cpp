@@ -1,7 +1,8 @@
 // Wall time of kiln_open and of kiln_prepare for a workload (without one, the model's),
 // first from an empty store (every kernel compiled), then from the warm one, with the device's
 // context alive as in a serving process. Beside it what the driver needs to load the same images
-// from memory, with nothing around it. Usage: start_bench STORE_FILE [rounds [WORKLOAD_FILE]]
+// from memory, with nothing around it, by turns with ours. Usage: start_bench STORE_FILE [rounds
+// [WORKLOAD_FILE]]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -103,23 +104,34 @@ double driver_milliseconds(const kiln::runtime::cuda::Driver& driver,
   return milliseconds;
 }
 
-void print_driver(const char* path, int rounds) {
-  const auto driver = kiln::runtime::cuda::Driver::load();
-  CUdevice device = 0;
-  CUcontext context = nullptr;
-  require_success(driver, driver.device_get(&device, 0));
-  require_success(driver, driver.primary_ctx_retain(&context, device));
-  require_success(driver, driver.ctx_push_current(context));
-  const std::vector<kiln::jit::Binary> binaries = binaries_of(path);
-  std::vector<double> times;
-  for (int round = 0; round < rounds; ++round)
-    times.push_back(driver_milliseconds(driver, binaries));
-  std::sort(times.begin(), times.end());
-  std::printf("driver %8.1f ms   the %zu images of the store, from memory\n",
-              times[times.size() / 2], binaries.size());
-  driver.ctx_pop_current(&context);
-  driver.primary_ctx_release(device);
-}
+// The driver alone, with the images of a store.
+class Driver {
+ public:
+  explicit Driver(const char* store)
+      : driver_(kiln::runtime::cuda::Driver::load()), binaries_(binaries_of(store)) {
+    require_success(driver_, driver_.device_get(&device_, 0));
+    require_success(driver_, driver_.primary_ctx_retain(&context_, device_));
+  }
+  ~Driver() { driver_.primary_ctx_release(device_); }
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  size_t images() const { return binaries_.size(); }
+
+  double milliseconds() const {
+    require_success(driver_, driver_.ctx_push_current(context_));
+    const double result = driver_milliseconds(driver_, binaries_);
+    CUcontext popped = nullptr;
+    driver_.ctx_pop_current(&popped);
+    return result;
+  }
+
+ private:
+  const kiln::runtime::cuda::Driver driver_;
+  const std::vector<kiln::jit::Binary> binaries_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+};
 
 std::string text_of(const char* path) {
   std::ifstream file(path);
@@ -143,13 +155,20 @@ int main(int argc, char** argv) {
   try {
     const auto context_holder = kiln::runtime::Device::open("cuda:0");
     print("first", start(argv[1], workload));
+    const Driver driver(argv[1]);
     std::vector<Start> warm;
-    for (int round = 0; round < rounds; ++round) warm.push_back(start(argv[1], workload));
+    std::vector<double> driver_times;
+    for (int round = 0; round < rounds; ++round) {  // by turns: the driver's times drift
+      warm.push_back(start(argv[1], workload));
+      driver_times.push_back(driver.milliseconds());
+    }
+    std::sort(driver_times.begin(), driver_times.end());
     std::sort(warm.begin(), warm.end(),
               [](const Start& a, const Start& b) { return a.milliseconds < b.milliseconds; });
     print("median", warm[warm.size() / 2]);
     print("worst", warm.back());
-    print_driver(argv[1], rounds);
+    std::printf("driver %8.1f ms (worst %.1f)   the %zu images of the store, from memory\n",
+                driver_times[driver_times.size() / 2], driver_times.back(), driver.images());
   } catch (const kiln::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
