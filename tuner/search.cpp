@@ -225,13 +225,14 @@ class Search {
   CandidateSet candidates_;
 };
 
+// As it will be measured: under limits for the device's SMs.
 double model_ns(const Job& job, const Candidate& candidate, const Sizes& sizes) {
   return model_time_ns({.op = job.op,
                         .sizes = sizes,
                         .config = candidate.config,
-                        .plan = candidate.plan,
+                        .plan = candidate.run_plan,
                         .resources = candidate.resources()},
-                       job.target.gpu);
+                       job.target.runs_as());
 }
 
 // The least time that the datasheet allows for what must come from DRAM and pass the tensor cores.

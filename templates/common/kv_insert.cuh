@@ -130,20 +130,23 @@ __device__ __forceinline__ void insert_kv_rows(const KvRows& kv) {
   const i64 first = static_cast<i64>(blockIdx.x) * (rows_at_once * rows_per_thread) +
                     threadIdx.x / lanes_per_kv_row;
 
+  uint4 weights = {0, 0, 0, 0};
+  if constexpr (has_norm) weights = load_16(reinterpret_cast<const u8*>(kv.weight + column));
   i64 slots[rows_per_thread];
   i32 positions[rows_per_thread];
   KvPiece pieces[rows_per_thread];
 #pragma unroll
   for (int i = 0; i < rows_per_thread; ++i) {
     const i64 row = min(first + i * rows_at_once, kv.rows - 1);
-    slots[i] = kv.slots[row];
-    positions[i] = kv.positions[row];
     const uint4 x = load_16(reinterpret_cast<const u8*>(kv.x + row * kv.x_stride + column));
     pieces[i].x = {{x.x, x.y, x.z, x.w}};
+    slots[i] = kv.slots[row];
+    positions[i] = kv.positions[row];
   }
 #pragma unroll
   for (int i = 0; i < rows_per_thread; ++i) {
-    const bool has_slot = find_slot(slots[i], kv.page_size, kv.num_pages, pieces[i].place);
+    const bool has_slot = find_slot(tied_to(slots[i], pieces[i].x.pairs[0] ^ weights.x, kv.rows),
+                                    kv.page_size, kv.num_pages, pieces[i].place);
     pieces[i].is_written = has_slot && first + i * rows_at_once < kv.rows;
     pieces[i].rotates = column >= first_rope_column && pieces[i].is_written && positions[i] >= 0 &&
                         positions[i] < kv.num_positions;
@@ -153,10 +156,7 @@ __device__ __forceinline__ void insert_kv_rows(const KvRows& kv) {
                                           static_cast<int>(column - first_rope_column) / 8);
     }
   }
-  if constexpr (has_norm) {
-    const uint4 weights = load_16(reinterpret_cast<const u8*>(kv.weight + column));
-    normalise<threads>(pieces, weights);
-  }
+  if constexpr (has_norm) normalise<threads>(pieces, weights);
   const bool allows_16_bytes =
       ((reinterpret_cast<u64>(kv.cache) | static_cast<u64>(kv.page_stride)) & 15) == 0;
 #pragma unroll

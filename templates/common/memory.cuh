@@ -45,6 +45,14 @@ __device__ __forceinline__ uint4 load_16(const u8* p) {
   return value;
 }
 
+// `value`, as if it depended on `other` too, so that the compiler asks for both before it waits for
+// either; it moves loads down to their uses behind such a wait. not_negative is an argument that
+// never is, which the compiler cannot know.
+template <typename Integer>
+__device__ __forceinline__ Integer tied_to(Integer value, u32 other, i64 not_negative) {
+  return value | static_cast<Integer>(other & static_cast<u32>(not_negative >> 63));
+}
+
 // Write-back: the next kernel reads what this one writes.
 __device__ __forceinline__ void store_16(void* p, uint4 value) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(value.x), "r"(value.y),

@@ -103,23 +103,24 @@ __device__ __forceinline__ float reciprocal_of(float value) {
   return result;
 }
 
-// x / scale in bf16. Where the scale is no power of two, the quotient is rounded, but not across a
-// point between two codes: points times scale have at most 7 significant bits, so that an x beside
-// one is more than 2^-8 of it away, which is at least half a step of bf16 there, while the quotient
-// of an x on one is off by 2^-22 and becomes the point. A quotient beyond 6 counts as 6.
+// |x| / scale in bf16. Where the scale is no power of two, the quotient is rounded, but not across
+// a point between two codes: points times scale have at most 7 significant bits, so that an x
+// beside one is more than 2^-8 of it away, which is at least half a step of bf16 there, while the
+// quotient of an x on one is off by 2^-22 and becomes the point. A quotient beyond 6 counts as 6.
 struct Quotient {
   u32 reciprocal_pair;  // of powers of two
   float reciprocal;     // of others
 
   template <int quantiser>
-  __device__ __forceinline__ u32 of(u32 pair) const {
-    if constexpr (quantiser != q4n) return multiply_bf16x2(pair, reciprocal_pair);
-    const u32 quotient = to_bf16x2(low_bf16(pair) * reciprocal, high_bf16(pair) * reciprocal);
-    return max_bf16x2(min_bf16x2(quotient, both_halves(0x40c0)), both_halves(0xc0c0));
+  __device__ __forceinline__ u32 of(u32 magnitudes) const {
+    if constexpr (quantiser != q4n) return multiply_bf16x2(magnitudes, reciprocal_pair);
+    return min_bf16x2(
+        to_bf16x2(low_bf16(magnitudes) * reciprocal, high_bf16(magnitudes) * reciprocal),
+        both_halves(0x40c0));
   }
 };
 
-// A quotient of at most 448 or 6, rounded to the code's grid. The sign of a zero is lost.
+// A quotient of at most 448 or 6, rounded to the code's grid.
 template <int quantiser>
 __device__ __forceinline__ u32 rounded_to_codes(u32 quotient) {
   // As in quantise.cuh: steps of p / 8 from 2^-6 on, or of p / 2 from 1 on.
@@ -130,7 +131,7 @@ __device__ __forceinline__ u32 rounded_to_codes(u32 quotient) {
   return fma_bf16x2(power, many | 0x80008000u, sum);
 }
 
-// Codes of a rounded pair without their signs, in bytes 0 and 2.
+// Codes of a rounded pair, in bytes 0 and 2.
 template <int quantiser>
 __device__ __forceinline__ u32 magnitudes_of(u32 rounded) {
   // 2^-126 and 2^-120 bring the exponents of E2M1 and E4M3, subnormals included, to those of bf16.
@@ -164,7 +165,7 @@ __device__ __forceinline__ Quantised quantise(const Piece& x, u32 largest) {
   Quantised q;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    rounded[i] = rounded_to_codes<quantiser>(quotient.of<quantiser>(x.pairs[i]));
+    rounded[i] = rounded_to_codes<quantiser>(quotient.of<quantiser>(magnitude_bf16x2(x.pairs[i])));
     q.fake[i] = multiply_bf16x2(rounded[i], scale.pair) | (x.pairs[i] & 0x80008000u);
   }
   const u32 low = codes_of<quantiser>(rounded[0], x.pairs[0], rounded[1], x.pairs[1]);

@@ -72,14 +72,15 @@ extern "C" __global__ void __launch_bounds__(threads)
 #pragma unroll
   for (int i = 0; i < rows_per_thread; ++i) {
     const i64 row = min(first + i * rows_at_once, args.num_rows - 1);
+    pieces[i].x = load_16(reinterpret_cast<const u8*>(args.k + row * args.k_stride + lane * 8));
     slots[i] = args.slots[row];
     positions[i] = args.positions[row];
-    pieces[i].x = load_16(reinterpret_cast<const u8*>(args.k + row * args.k_stride + lane * 8));
   }
   const uint4 weights = load_16(reinterpret_cast<const u8*>(args.weight + lane * 8));
 #pragma unroll
   for (int i = 0; i < rows_per_thread; ++i) {
-    const bool has_slot = find_slot(slots[i], args.page_size, args.num_pages, pieces[i].place);
+    const bool has_slot = find_slot(tied_to(slots[i], pieces[i].x.x ^ weights.x, args.num_rows),
+                                    args.page_size, args.num_pages, pieces[i].place);
     pieces[i].is_written = has_slot && first + i * rows_at_once < args.num_rows;
     pieces[i].rotates = lane >= first_rope_lane && pieces[i].is_written && positions[i] >= 0 &&
                         positions[i] < args.num_positions;

@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(threads)
   const int first_head = static_cast<int>(number - wanted * head_groups);
   // Lanes of one warp shuffle together: beyond the last row they work in vain.
   const i64 row = min(wanted, args.num_rows - 1);
-  const i32 position = args.positions[row];
+  i32 position = args.positions[row];
   const u16* of_first = args.q + row * args.q_stride0 + first_head * args.q_stride1 + lane * 8;
   const i64 step = head_groups * args.q_stride1;
   HeadPart x[heads_per_thread];
@@ -106,6 +106,9 @@ extern "C" __global__ void __launch_bounds__(threads)
     const u16* q = of_first + (has_head(first_head + i * head_groups) ? i * step : 0);
     x[i] = {load_piece(q), load_piece(q + first_rope_column)};
   }
+#pragma unroll
+  for (const HeadPart& part : x)
+    position = tied_to(position, part.still.pairs[0] ^ part.turning.pairs[0], args.num_rows);
   const int own_head = first_head + lane * head_groups;
   const bool has_weight = lane < heads_per_thread && has_head(own_head) && wanted == row;
   float weight = 0.0f;

@@ -24,13 +24,17 @@ extern "C" __global__ void __launch_bounds__(threads) rope(const __grid_constant
   const i64 row = number / head_groups;
   if (row >= args.num_rows) return;
   const int first_head = static_cast<int>(number - row * head_groups);
-  const i64 position = args.positions[row];
+  i32 position = args.positions[row];
   u16* const of_row = args.x + row * args.x_stride0 + piece * 8;
   uint4 x[heads_per_thread];
 #pragma unroll
   for (int i = 0; i < heads_per_thread; ++i) {
     const int head = first_head + i * head_groups;
     if (has_head(head)) x[i] = load_16(reinterpret_cast<const u8*>(of_row + head * args.x_stride1));
+  }
+#pragma unroll
+  for (int i = 0; i < heads_per_thread; ++i) {
+    if (has_head(first_head + i * head_groups)) position = tied_to(position, x[i].x, args.num_rows);
   }
   if (position < 0 || position >= args.num_positions) return;
   const RopeAngles angles =
