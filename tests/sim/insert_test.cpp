@@ -101,8 +101,8 @@ TEST(CompressedInsertOnSimulator, PlantedMistakesAreRejected) {
        {"the odd element in the low bits", "quantise_group.cuh", "low | low >> 4",
         "low << 4 | low >> 8"},
        {"scales of Q4m", "kernel.cu", "? q8d : q4n", "? q8d : q4m"},
-       {"a quotient beside a tie", "quantise_group.cuh", "high_bf16(pair) * reciprocal)",
-        "high_bf16(pair) * (1.01f * reciprocal))"},
+       {"a quotient beside a tie", "quantise_group.cuh", "low_bf16(magnitudes) * reciprocal",
+        "low_bf16(magnitudes) * (1.01f * reciprocal)"},
        {"quotients beyond 6", "quantise_group.cuh", "both_halves(0x40c0)", "both_halves(0x40e0)"},
        {"a scale of infinity", "quantise_group.cuh", "quantiser == q4n ? 0x7f : 255", "0"}});
   reject("compressed_kv_insert", {{"format", 1}, {"ratio", 2}},
