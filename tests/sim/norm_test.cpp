@@ -12,6 +12,11 @@ using templates::Sizes;
 
 const std::vector<std::string> kCases{"33 rows", "5 rows", "padded strides"};
 
+const Sizes kTwoWarps{{"K", 1280}};
+const Config kTwoRowsInTurn{
+    {"threads_per_row", 64}, {"rows_per_cta", 2}, {"rows_in_turn", 2}, {"early_weights", 1}};
+constexpr const char* kNoBarrier = "with no barrier between them";
+
 class RmsNormOnSimulator : public OpOnSimulator {
  protected:
   RmsNormOnSimulator() : OpOnSimulator("rms_norm") {}
@@ -30,17 +35,23 @@ TEST_F(RmsNormOnSimulator, PlantedMistakesAreRejected) {
        "__fmul_rn(__fmul_rn(low_bf16(pair), factor), low_bf16(weights))",
        "__fmul_rn(low_bf16(to_bf16x2(__fmul_rn(low_bf16(pair), factor), 0.0f)), "
        "low_bf16(weights))"},
-      {"the weights of the neighbour", "norm.cuh", "row + column(thread, i)))",
-       "row + column(thread ^ 1, i)))"},
-      {"the last row is missing", "kernel.cu", "if (wanted != row)",
-       "if (wanted + 1 >= args.num_rows)"},
+      {"the weights of the neighbour", "norm.cuh", "place(row, thread, i)))",
+       "place(row, thread ^ 1, i)))"},
+      {"the last row is missing", "kernel.cu", "if (row >= args.num_rows)",
+       "if (row + 1 >= args.num_rows)"},
   };
-  const Sizes shape{{"K", 1280}};
-  const Config config{{"threads_per_row", 64}, {"rows_per_cta", 2}, {"early_weights", 1}};
-  expect_rejected(mutants, kCases, shape, config);
-  const Mutant shared_sums{"rows share their sums", "kernel.cu",
-                           "? row_in_cta * threads_per_row : 0", "? 0 : 0"};
-  EXPECT_NE(report_on(shared_sums, kCases, shape, config).find("with no barrier between them"),
+  expect_rejected(mutants, kCases, kTwoWarps, kTwoRowsInTurn);
+}
+
+TEST_F(RmsNormOnSimulator, SharedSumsAreFound) {
+  const Mutant mutant{"rows share their sums", "kernel.cu", "+ row_in_cta * threads_per_row", ""};
+  EXPECT_NE(report_on(mutant, kCases, kTwoWarps, kTwoRowsInTurn).find(kNoBarrier),
+            std::string::npos);
+}
+
+TEST_F(RmsNormOnSimulator, SumsSharedByTurnsAreFound) {
+  const Mutant mutant{"turns share their sums", "kernel.cu", "turn % 2 * block_threads +", ""};
+  EXPECT_NE(report_on(mutant, kCases, kTwoWarps, kTwoRowsInTurn).find(kNoBarrier),
             std::string::npos);
 }
 
