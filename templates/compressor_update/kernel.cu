@@ -33,9 +33,9 @@ struct Projections {
     for (int i = 0; i < pieces; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int at = (thread + i * threads_per_row) * piece_elements + 4 * half;
-        values[i][half] = load_four(row + at);
-        if constexpr (ratio == 2) scores[i][half] = load_four(row + channels + at);
+        const float* four = row + thread * piece_elements + place(i, half);
+        values[i][half] = load_four(four);
+        if constexpr (ratio == 2) scores[i][half] = load_four(four + channels);
       }
     }
   }
@@ -44,14 +44,18 @@ struct Projections {
     for (int i = 0; i < pieces; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int at = (thread + i * threads_per_row) * piece_elements + 4 * half;
-        store_four(row + at, values[i][half]);
-        store_four(row + channels + at, scores[i][half]);
+        float* four = row + thread * piece_elements + place(i, half);
+        store_four(four, values[i][half]);
+        store_four(four + channels, scores[i][half]);
       }
     }
   }
 
  private:
+  // Behind the thread's first channel.
+  static __device__ __forceinline__ int place(int i, int half) {
+    return i * (threads_per_row * piece_elements) + 4 * half;
+  }
   static __device__ __forceinline__ float4 load_four(const float* p) {
     const uint4 bits = load_16(reinterpret_cast<const u8*>(p));
     return {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
@@ -292,14 +296,14 @@ __device__ __forceinline__ void take_two_rows(const Args& args, i64 t, float* ex
                                               int group) {
   if (t >= args.num_rows) return;
   const bool has_second = t + 1 < args.num_rows;
+  const i32 positions[2] = {args.positions[t], has_second ? args.positions[t + 1] : -1};
+  const i32 requests[2] = {args.requests[t], has_second ? args.requests[t + 1] : -1};
+  const i32 request_before = t > 0 ? args.requests[t - 1] : -1;
   Projections partner, own;
   if constexpr (early_rows) {
     partner.load(row_of(args, t), thread);
     if (has_second) own.load(row_of(args, t + 1), thread);
   }
-  const i32 positions[2] = {args.positions[t], has_second ? args.positions[t + 1] : -1};
-  const i32 requests[2] = {args.requests[t], has_second ? args.requests[t + 1] : -1};
-  const i32 request_before = t > 0 ? args.requests[t - 1] : -1;
   if (is_padding(args, positions[0], requests[0])) return;
   Request of_first_row;
   of_first_row.load(args, requests[0]);
