@@ -9,7 +9,7 @@
 // headers, so that the bits are theirs too.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // q_columns, kv_columns, qr_format, q_threads, kv_threads, rows_per_cta,
-                             // rows_in_turn, early_weights, resident_warps (0: any)
+                             // rows_in_turn, early_weights
 #include "templates/common/memory.cuh"
 #include "templates/common/norm.cuh"
 #include "templates/common/quantise_group.cuh"
@@ -29,15 +29,14 @@ struct Norm {
   Part w;
   float factor;
 
-  __device__ __forceinline__ void reduce(int turn, const u16* weight, float* shared, int thread,
-                                         int barrier_id) {
+  __device__ __forceinline__ void reduce(int turn, float* shared, int thread, int barrier_id) {
     const float sum = sum_of_squares(x[turn], shared, thread, barrier_id);
     x[turn].keep_packed();
-    if (!early_weights && turn == 0) w.load_shared_by_all(weight, thread);
     factor = norm_factor<columns>(sum);
   }
-  __device__ __forceinline__ uint4 piece(int turn, int i) const {
-    return normalised(x[turn].data[i], w.data[i], factor);
+  __device__ __forceinline__ uint4 piece(int turn, const u16* weight, int thread, int i) const {
+    const uint4 weights = early_weights ? w.data[i] : Part::piece_shared_by_all(weight, thread, i);
+    return normalised(x[turn].data[i], weights, factor);
   }
 };
 using QNorm = Norm<q_columns, q_threads>;
@@ -49,10 +48,12 @@ __device__ __forceinline__ void store_q(const Args& args, const QNorm& norm, int
   constexpr int lanes_per_group = group_of(q8a) / piece_elements;
   u16* qr = args.qr + row * args.qr_stride;
   u8* codes = args.qr_codes + row * args.qr_codes_stride;
-  u32 scales[Part::count];
+  u8* scales = args.qr_scales + row * args.qr_scales_stride + thread / lanes_per_group;
+  const int lane = thread % lanes_per_group;
+  u32 scale = 0;
 #pragma unroll
   for (int i = 0; i < Part::count; ++i) {
-    const uint4 y = norm.piece(turn, i);
+    const uint4 y = norm.piece(turn, args.q_weight, thread, i);
     const bool holds = Part::holds(thread, i);
     if constexpr (qr_format != qr_codes) {
       if (holds) store_16(Part::place(qr, thread, i), y);
@@ -60,22 +61,14 @@ __device__ __forceinline__ void store_q(const Args& args, const QNorm& norm, int
     if constexpr (qr_format != qr_bf16) {
       const Quantised q = quantise<q8a>(Piece{{y.x, y.y, y.z, y.w}});
       if (holds) *reinterpret_cast<uint2*>(Part::place(codes, thread, i)) = packed_codes<q8a>(q);
-      scales[i] = q.scale;
-    }
-  }
-  // Each lane of a group stores the scale of another piece.
-  if constexpr (qr_format != qr_bf16) {
-    const int lane = thread % lanes_per_group;
-    u8* of_row = args.qr_scales + row * args.qr_scales_stride + thread / lanes_per_group;
-#pragma unroll
-    for (int first = 0; first < Part::count; first += lanes_per_group) {
-      u32 scale = scales[first];
-#pragma unroll
-      for (int i = first + 1; i < min(first + lanes_per_group, Part::count); ++i)
-        scale = lane == i - first ? scales[i] : scale;
-      const int group = (first + lane) * (q_threads / lanes_per_group);
-      const bool holds = thread / lanes_per_group + group < q_columns / group_of(q8a);
-      if (holds) of_row[group] = static_cast<u8>(scale);
+      // Each lane of a group stores the scale of another piece.
+      scale = lane == i % lanes_per_group ? q.scale : scale;
+      if (i % lanes_per_group == lanes_per_group - 1 || i == Part::count - 1) {
+        const int group =
+            (i / lanes_per_group * lanes_per_group + lane) * (q_threads / lanes_per_group);
+        if (thread / lanes_per_group + group < q_columns / group_of(q8a))
+          scales[group] = static_cast<u8>(scale);
+      }
     }
   }
 }
@@ -86,7 +79,8 @@ __device__ __forceinline__ void store_kv(const Args& args, const KvNorm& norm, i
   u16* kv = args.kv + row * args.kv_stride;
 #pragma unroll
   for (int i = 0; i < Part::count; ++i) {
-    if (is_row && Part::holds(thread, i)) store_16(Part::place(kv, thread, i), norm.piece(turn, i));
+    if (is_row && Part::holds(thread, i))
+      store_16(Part::place(kv, thread, i), norm.piece(turn, args.kv_weight, thread, i));
   }
 }
 
@@ -112,21 +106,20 @@ __device__ __forceinline__ void take_rows(const Args& args, float* shared, int r
     if (turn + 1 < rows_in_turn) load(turn + 1);
     // A row's sums stand where those of the row before do not: its threads may still read them.
     float* const exchange = shared + (needs_shared ? turn % 2 * block_threads : 0);
-    if constexpr (takes_kv) kv.reduce(turn, args.kv_weight, exchange, thread, barrier_id);
+    if constexpr (takes_kv) kv.reduce(turn, exchange, thread, barrier_id);
     const i64 row = first + turn * rows_per_cta;
     const bool is_row = row < args.num_rows;
     // Whole warps leave, and neither have they rows in later turns.
     if (takes_q && !is_row) return;
     if constexpr (takes_kv) store_kv(args, kv, turn, row, is_row, thread);
     if constexpr (takes_q) {
-      q.reduce(turn, args.q_weight, exchange, thread, barrier_id);
+      q.reduce(turn, exchange, thread, barrier_id);
       store_q(args, q, turn, row, thread);
     }
   }
 }
 
-extern "C" __global__ void __launch_bounds__(block_threads,
-                                             resident_warps* warp_lanes / block_threads)
+extern "C" __global__ void __launch_bounds__(block_threads)
     qkv_norm(const __grid_constant__ Args args) {
   __shared__ float shared[needs_shared ? 2 * block_threads : 1];
   const int in_block = static_cast<int>(threadIdx.x);

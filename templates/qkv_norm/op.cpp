@@ -65,10 +65,9 @@ Space space(const Sizes&, const Gpu&) {
        "threads that share the kv part of a row; 0: those of the q part take it too"},
       {"rows_per_cta", {1, 2, 4, 8}, "rows that one CTA takes"},
       {"rows_in_turn", {1, 2}, "rows that a thread takes one after another"},
-      {"early_weights", {0, 1}, "read the weights together with the row"},
-      {"resident_warps",
-       {0, 16, 32},
-       "warps that an SM must have registers for; 0: as the compiler likes"},
+      {"early_weights",
+       {0, 1},
+       "1: read the weights together with the row; 0: each piece before its product"},
   };
   space.rules = {
       {"a CTA would have more than 512 threads",
@@ -85,14 +84,6 @@ Space space(const Sizes&, const Gpu&) {
       {"several warps would share both parts of a row",
        [](const Sizes&, const Config& c, const Gpu&) {
          return c["kv_threads"] != 0 || c["q_threads"] == kWarp;
-       }},
-      {"the registers are few anyway where a thread takes one part",
-       [](const Sizes&, const Config& c, const Gpu&) {
-         return c["resident_warps"] == 0 || c["kv_threads"] == 0;
-       }},
-      {"the rows in turn would have too few registers",
-       [](const Sizes&, const Config& c, const Gpu&) {
-         return c["resident_warps"] * c["rows_in_turn"] <= 32;
        }},
       {"half of the threads of a part would have nothing",
        [](const Sizes& s, const Config& c, const Gpu&) {
@@ -113,8 +104,7 @@ Config default_config(const Sizes& s) {
           {"kv_threads", kv_threads},
           {"rows_per_cta", q_threads + kv_threads <= 128 ? 2 : 1},
           {"rows_in_turn", 1},
-          {"early_weights", 1},
-          {"resident_warps", 0}};
+          {"early_weights", 1}};
 }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
@@ -126,7 +116,6 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
                       constant("kv_threads", c["kv_threads"]),
                       constant("rows_per_cta", c["rows_per_cta"]),
                       constant("rows_in_turn", c["rows_in_turn"]),
-                      constant("resident_warps", c["resident_warps"]),
                       {"early_weights", "bool", c["early_weights"] != 0 ? "true" : "false"}};
   kernel.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_cta"] * c["rows_in_turn"]}}};
   kernel.threads = static_cast<int>(block_threads(c));

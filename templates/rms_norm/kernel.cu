@@ -40,15 +40,16 @@ extern "C" __global__ void __launch_bounds__(block_threads)
         shared + (has_exchange ? turn % 2 * block_threads + row_in_cta * threads_per_row : 0);
     const float sum = sum_of_squares(x[turn], exchange, thread, row_in_cta);
     x[turn].keep_packed();
-    if (!early_weights && turn == 0) w.load_shared_by_all(args.weight, thread);
     const float factor = norm_factor<columns>(sum);
     const i64 row = first + turn * rows_per_cta;
     if (row >= args.num_rows) continue;
     u16* y = args.y + row * args.y_stride;
 #pragma unroll
     for (int i = 0; i < Part::count; ++i) {
+      const uint4 weights =
+          early_weights ? w.data[i] : Part::piece_shared_by_all(args.weight, thread, i);
       if (Part::holds(thread, i))
-        store_16(Part::place(y, thread, i), normalised(x[turn].data[i], w.data[i], factor));
+        store_16(Part::place(y, thread, i), normalised(x[turn].data[i], weights, factor));
     }
   }
 }

@@ -42,7 +42,9 @@ Space space(const Sizes&, const Gpu&) {
       {"threads_per_row", {4, 8, 16, 32, 64, 128, 256, 512}, "threads that share a row"},
       {"rows_per_cta", {1, 2, 4, 8, 16, 32}, "rows that one CTA takes"},
       {"rows_in_turn", {1, 2, 4}, "rows that a thread takes one after another"},
-      {"early_weights", {0, 1}, "read the weights together with the row"},
+      {"early_weights",
+       {0, 1},
+       "1: read the weights together with the row; 0: each piece before its product"},
   };
   space.rules = {
       {"a CTA would have more than 512 threads",

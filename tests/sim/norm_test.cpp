@@ -63,20 +63,23 @@ class QkvNormOnSimulator : public OpOnSimulator {
 TEST_F(QkvNormOnSimulator, PlantedMistakesAreRejected) {
   const std::vector<Mutant> mutants{
       {"kv takes the columns of q", "kernel.cu", "qkv + q_columns", "qkv"},
-      {"kv takes the weights of q", "kernel.cu", "kv.reduce(turn, args.kv_weight",
-       "kv.reduce(turn, args.q_weight"},
+      {"kv takes the weights of q", "kernel.cu", "norm.piece(turn, args.kv_weight",
+       "norm.piece(turn, args.q_weight"},
       {"the scale of the next group", "kernel.cu", "qr_scales_stride + thread / lanes_per_group",
        "qr_scales_stride + (thread / lanes_per_group ^ 1)"},
-      {"a lane stores the scale of its own piece", "kernel.cu", "? scales[i] : scale",
-       "? scales[first] : scale"},
+      {"a lane stores the scale of its own piece", "kernel.cu", "lane == i % lanes_per_group ?",
+       "lane == 0 ?"},
       {"codes of a power of two more", "quantise_group.cuh", "(254 - max(byte, 1u)) << 7",
        "(253 - max(byte, 1u)) << 7"},
       {"the largest of 16", "quantise_group.cuh", "distance < lanes_per_group",
        "2 * distance < lanes_per_group"},
   };
   const Sizes shape{{"Q", 1280}, {"V", 512}, {"qr_format", 2}};
-  const Config config{{"q_threads", 64},   {"kv_threads", 64},   {"rows_per_cta", 2},
-                      {"rows_in_turn", 2}, {"early_weights", 0}, {"resident_warps", 0}};
+  const Config config{{"q_threads", 64},
+                      {"kv_threads", 64},
+                      {"rows_per_cta", 2},
+                      {"rows_in_turn", 2},
+                      {"early_weights", 0}};
   expect_rejected(mutants, kCases, shape, config);
   const Mutant shared_sums{"the parts share their sums", "kernel.cu",
                            "first_kv_thread + row_in_cta * kv_threads", "row_in_cta * kv_threads"};
@@ -118,7 +121,8 @@ TEST_F(FusedNorms, QkvNormHasTheBitsOfRmsNormAndActQuant) {
     call("act_quant", quantised, {{"x", qr}, {"codes", codes}, {"scales", scales}});
     for (const Config& config :
          {Config{}, Config{{"q_threads", 128}, {"kv_threads", 16}, {"rows_per_cta", 2}},
-          Config{{"kv_threads", 0}, {"rows_in_turn", 2}, {"resident_warps", 16}},
+          Config{{"kv_threads", 0}, {"rows_in_turn", 2}},
+          Config{{"kv_threads", 0}, {"early_weights", 0}},
           Config{{"q_threads", 64}, {"kv_threads", 64}, {"early_weights", 0}}}) {
       call("qkv_norm", c, fused, config);
       EXPECT_EQ(bytes(fused.at("qr"), 2 * rows * kQ), bytes(qr, 2 * rows * kQ));
