@@ -114,15 +114,15 @@ __device__ __forceinline__ float sum_of_squares(const RowPart<columns, threads>&
   return sum_of_row<threads>(of_pieces, shared, thread, barrier_id);
 }
 
-// 1 / x as __frcp_rn gives it, for x from 2^-100 to 2^100 and NaN: its steps without the branch for
-// other numbers, which would keep neighbouring steps apart.
+// 1 / x as __frcp_rn gives it, where x and 1 / x are normal or NaN: the compiler's steps without
+// the branch for other numbers, which keeps neighbouring steps apart.
 __device__ __forceinline__ float reciprocal_rn(float x) {
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return __fmaf_rn(r, -__fmaf_rn(r, x, -1.0f), r);
 }
 
-// The same of __fsqrt_rn.
+// As __fsqrt_rn gives it, for finite numbers from 2^-100 on and NaN, likewise.
 __device__ __forceinline__ float sqrt_rn(float x) {
   float r;
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
