@@ -29,17 +29,30 @@ struct RowPart {
   static __device__ __forceinline__ int column(int thread, int i) {
     return (thread + i * threads) * piece_elements;
   }
+  // Where piece i of the thread starts: one address and constants.
+  template <typename Element>
+  static __device__ __forceinline__ Element* place(Element* row, int thread, int i) {
+    return row + thread * piece_elements + i * (threads * piece_elements);
+  }
   // Rows are read once, weights by every CTA.
   __device__ __forceinline__ void load_once(const u16* row, int thread) {
 #pragma unroll
     for (int i = 0; i < count; ++i)
-      data[i] = holds(thread, i) ? load_stream_16(row + column(thread, i)) : uint4{0, 0, 0, 0};
+      data[i] = holds(thread, i) ? load_stream_16(place(row, thread, i)) : uint4{0, 0, 0, 0};
+  }
+  static __device__ __forceinline__ uint4 piece_shared_by_all(const u16* row, int thread, int i) {
+    return holds(thread, i) ? load_16(reinterpret_cast<const u8*>(place(row, thread, i)))
+                            : uint4{0, 0, 0, 0};
   }
   __device__ __forceinline__ void load_shared_by_all(const u16* row, int thread) {
 #pragma unroll
+    for (int i = 0; i < count; ++i) data[i] = piece_shared_by_all(row, thread, i);
+  }
+  // The compiler then keeps pairs, not the floats that it made of them: half of the registers.
+  __device__ __forceinline__ void keep_packed() {
+#pragma unroll
     for (int i = 0; i < count; ++i)
-      data[i] = holds(thread, i) ? load_16(reinterpret_cast<const u8*>(row + column(thread, i)))
-                                 : uint4{0, 0, 0, 0};
+      asm("" : "+r"(data[i].x), "+r"(data[i].y), "+r"(data[i].z), "+r"(data[i].w));
   }
 };
 
@@ -101,10 +114,27 @@ __device__ __forceinline__ float sum_of_squares(const RowPart<columns, threads>&
   return sum_of_row<threads>(of_pieces, shared, thread, barrier_id);
 }
 
+// 1 / x as __frcp_rn gives it, where x and 1 / x are normal or NaN: the compiler's steps without
+// the branch for other numbers, which keeps neighbouring steps apart.
+__device__ __forceinline__ float reciprocal_rn(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return __fmaf_rn(r, -__fmaf_rn(r, x, -1.0f), r);
+}
+
+// As __fsqrt_rn gives it, for finite numbers from 2^-100 on and NaN, likewise.
+__device__ __forceinline__ float sqrt_rn(float x) {
+  float r;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  const float root = __fmul_rn(x, r);
+  return __fmaf_rn(__fmaf_rn(-root, root, x), __fmul_rn(r, 0.5f), root);
+}
+
 template <int columns>
 __device__ __forceinline__ float norm_factor(float sum) {
   constexpr float reciprocal = 1.0f / static_cast<float>(columns);
-  return __frcp_rn(__fsqrt_rn(__fmaf_rn(sum, reciprocal, 1e-20f)));
+  const float mean = __fmaf_rn(sum, reciprocal, 1e-20f);
+  return mean == __int_as_float(0x7f800000) ? 0.0f : reciprocal_rn(sqrt_rn(mean));
 }
 
 __device__ __forceinline__ u32 normalised(u32 pair, u32 weights, float factor) {

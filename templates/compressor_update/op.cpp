@@ -34,12 +34,21 @@ Space space(const Sizes&, const Gpu&) {
       {"threads_per_row", {32, 64}, "threads that share a row; whole warps"},
       {"rows_per_cta", {1, 2, 4, 8}, "rows that one CTA serves"},
       {"early_rows", {0, 1}, "1: a row is read before it is known whether it is needed"},
+      {"takes_two_rows",
+       {0, 1},
+       "1: the threads of a row take two, each of which is then read once"},
+  };
+  space.rules = {
+      {"rows that are groups by themselves have no second",
+       [](const Sizes& s, const Config& c, const Gpu&) {
+         return c["takes_two_rows"] == 0 || s["ratio"] == 2;
+       }},
   };
   return space;
 }
 
 Config default_config(const Sizes&) {
-  return {{"threads_per_row", 64}, {"rows_per_cta", 2}, {"early_rows", 0}};
+  return {{"threads_per_row", 64}, {"rows_per_cta", 2}, {"early_rows", 0}, {"takes_two_rows", 0}};
 }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
@@ -48,8 +57,10 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
                       {"rounds_pooled", "bool", s["rounding"] == kBf16 ? "true" : "false"},
                       constant("threads_per_row", c["threads_per_row"]),
                       constant("rows_per_cta", c["rows_per_cta"]),
-                      {"early_rows", "bool", c["early_rows"] != 0 ? "true" : "false"}};
-  kernel.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_cta"]}}};
+                      {"early_rows", "bool", c["early_rows"] != 0 ? "true" : "false"},
+                      {"takes_two_rows", "bool", c["takes_two_rows"] != 0 ? "true" : "false"}};
+  kernel.grid_x = {
+      .terms = {{.symbol = "T", .divisor = c["rows_per_cta"] * (1 + c["takes_two_rows"])}}};
   kernel.threads = static_cast<int>(c["threads_per_row"] * c["rows_per_cta"]);
   return LaunchPlan{.kernels = {kernel}, .reduction_signature = "pieces of 8, then halves"};
 }
@@ -57,9 +68,14 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
 ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
   const double pieces = 64 / static_cast<double>(c["threads_per_row"]);
   const double ratio = static_cast<double>(s["ratio"]);
-  return ModelHints{.bytes_in_flight_per_thread = pieces * 32 * ratio,
-                    .instructions_per_thread = 120 + pieces * (ratio == 2 ? 240 : 100),
-                    .dependent_loads = c["early_rows"] != 0 ? 2.0 : 3.0};
+  const bool takes_two = c["takes_two_rows"] != 0;
+  // Of one row in two where each is taken by itself.
+  const double latent = 60 + pieces * (ratio == 2 ? 200 : 60);
+  const double share = ratio == 2 && !takes_two ? 0.5 : 1.0;
+  return ModelHints{
+      .bytes_in_flight_per_thread = pieces * 32 * ratio * (takes_two ? 2 : 1),
+      .instructions_per_thread = 120 + share * latent,
+      .dependent_loads = (takes_two ? 1.0 : 2.0) + (c["early_rows"] != 0 ? 0.0 : 1.0)};
 }
 
 const ShapeCondition pairs{.symbol = "ratio", .values = {2}};

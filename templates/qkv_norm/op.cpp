@@ -19,6 +19,11 @@ constexpr int64_t kWarp = 32;
 
 enum QrFormat : int64_t { kBf16 = 0, kCodes = 1, kBoth = 2 };
 
+// Threads that share the kv part of a row.
+int64_t threads_of_kv(const Config& c) {
+  return c["kv_threads"] == 0 ? c["q_threads"] : c["kv_threads"];
+}
+
 int64_t block_threads(const Config& c) {
   return (c["q_threads"] + c["kv_threads"]) * c["rows_per_cta"];
 }
@@ -55,9 +60,14 @@ Space space(const Sizes&, const Gpu&) {
   Space space;
   space.axes = {
       {"q_threads", {32, 64, 128, 256}, "threads that share the q part of a row"},
-      {"kv_threads", {16, 32, 64, 128}, "threads that share the kv part of a row"},
+      {"kv_threads",
+       {0, 16, 32, 64, 128},
+       "threads that share the kv part of a row; 0: those of the q part take it too"},
       {"rows_per_cta", {1, 2, 4, 8}, "rows that one CTA takes"},
-      {"early_weights", {0, 1}, "read the weights together with the row"},
+      {"rows_in_turn", {1, 2}, "rows that a thread takes one after another"},
+      {"early_weights",
+       {0, 1},
+       "1: read the weights together with the row; 0: each piece before its product"},
   };
   space.rules = {
       {"a CTA would have more than 512 threads",
@@ -69,7 +79,11 @@ Space space(const Sizes&, const Gpu&) {
       {"a thread would hold more than 8 pieces of a row",
        [](const Sizes& s, const Config& c, const Gpu&) {
          return std::max(norm_pieces_per_thread(s["Q"], c["q_threads"]),
-                         norm_pieces_per_thread(s["V"], c["kv_threads"])) <= kMostPieces;
+                         norm_pieces_per_thread(s["V"], threads_of_kv(c))) <= kMostPieces;
+       }},
+      {"several warps would share both parts of a row",
+       [](const Sizes&, const Config& c, const Gpu&) {
+         return c["kv_threads"] != 0 || c["q_threads"] == kWarp;
        }},
       {"half of the threads of a part would have nothing",
        [](const Sizes& s, const Config& c, const Gpu&) {
@@ -89,6 +103,7 @@ Config default_config(const Sizes& s) {
   return {{"q_threads", q_threads},
           {"kv_threads", kv_threads},
           {"rows_per_cta", q_threads + kv_threads <= 128 ? 2 : 1},
+          {"rows_in_turn", 1},
           {"early_weights", 1}};
 }
 
@@ -100,17 +115,30 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
                       constant("q_threads", c["q_threads"]),
                       constant("kv_threads", c["kv_threads"]),
                       constant("rows_per_cta", c["rows_per_cta"]),
+                      constant("rows_in_turn", c["rows_in_turn"]),
                       {"early_weights", "bool", c["early_weights"] != 0 ? "true" : "false"}};
-  kernel.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_cta"]}}};
+  kernel.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_cta"] * c["rows_in_turn"]}}};
   kernel.threads = static_cast<int>(block_threads(c));
   return LaunchPlan{.kernels = {kernel}, .reduction_signature = "pieces of 8, then halves"};
 }
 
 ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
-  const double pieces = static_cast<double>(norm_pieces_per_thread(s["Q"], c["q_threads"]));
-  const double of_piece = s["qr_format"] == kBf16 ? 60 : 180;
-  return ModelHints{.bytes_in_flight_per_thread = 16 * pieces * (c["early_weights"] != 0 ? 2 : 1),
-                    .instructions_per_thread = 90 + pieces * of_piece,
+  const double q_pieces = static_cast<double>(norm_pieces_per_thread(s["Q"], c["q_threads"]));
+  const double kv_pieces = static_cast<double>(norm_pieces_per_thread(s["V"], threads_of_kv(c)));
+  const double of_q = 60 + q_pieces * (s["qr_format"] == kBf16 ? 49 : 135);
+  const double of_kv = 60 + kv_pieces * 49;
+  // Of a thread on the average of a CTA, where it takes one part.
+  const double q_threads = static_cast<double>(c["q_threads"]);
+  const double kv_threads = static_cast<double>(c["kv_threads"]);
+  const double all = q_threads + kv_threads;
+  const bool takes_both = c["kv_threads"] == 0;
+  const double rows = static_cast<double>(c["rows_in_turn"]);
+  const double pieces =
+      takes_both ? q_pieces + kv_pieces : (q_pieces * q_threads + kv_pieces * kv_threads) / all;
+  const double instructions =
+      takes_both ? of_q + of_kv : (of_q * q_threads + of_kv * kv_threads) / all;
+  return ModelHints{.bytes_in_flight_per_thread = 16 * pieces * rows,
+                    .instructions_per_thread = 30 + rows * instructions,
                     .dependent_loads = c["early_weights"] != 0 ? 1.0 : 2.0};
 }
 

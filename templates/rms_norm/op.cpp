@@ -41,7 +41,10 @@ Space space(const Sizes&, const Gpu&) {
   space.axes = {
       {"threads_per_row", {4, 8, 16, 32, 64, 128, 256, 512}, "threads that share a row"},
       {"rows_per_cta", {1, 2, 4, 8, 16, 32}, "rows that one CTA takes"},
-      {"early_weights", {0, 1}, "read the weights together with the row"},
+      {"rows_in_turn", {1, 2, 4}, "rows that a thread takes one after another"},
+      {"early_weights",
+       {0, 1},
+       "1: read the weights together with the row; 0: each piece before its product"},
   };
   space.rules = {
       {"a CTA would have more than 512 threads",
@@ -76,6 +79,7 @@ Config default_config(const Sizes& s) {
   while (norm_pieces_per_thread(s["K"], threads) > kPieces) threads *= 2;
   return {{"threads_per_row", threads},
           {"rows_per_cta", std::clamp<int64_t>(kThreads / threads, 1, 32)},
+          {"rows_in_turn", 1},
           {"early_weights", 1}};
 }
 
@@ -84,16 +88,18 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   kernel.constants = {constant("columns", s["K"]),
                       constant("threads_per_row", c["threads_per_row"]),
                       constant("rows_per_cta", c["rows_per_cta"]),
+                      constant("rows_in_turn", c["rows_in_turn"]),
                       {"early_weights", "bool", c["early_weights"] != 0 ? "true" : "false"}};
-  kernel.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_cta"]}}};
+  kernel.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_cta"] * c["rows_in_turn"]}}};
   kernel.threads = static_cast<int>(c["threads_per_row"] * c["rows_per_cta"]);
   return LaunchPlan{.kernels = {kernel}, .reduction_signature = "pieces of 8, then halves"};
 }
 
 ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
   const double pieces = static_cast<double>(norm_pieces_per_thread(s["K"], c["threads_per_row"]));
-  return ModelHints{.bytes_in_flight_per_thread = 16 * pieces * (c["early_weights"] != 0 ? 2 : 1),
-                    .instructions_per_thread = 80 + pieces * 60,
+  const double rows = static_cast<double>(c["rows_in_turn"]);
+  return ModelHints{.bytes_in_flight_per_thread = 16 * pieces * std::min(rows, 2.0),
+                    .instructions_per_thread = rows * (70 + pieces * 49),
                     .dependent_loads = c["early_weights"] != 0 ? 1.0 : 2.0};
 }
 

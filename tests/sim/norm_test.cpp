@@ -12,6 +12,11 @@ using templates::Sizes;
 
 const std::vector<std::string> kCases{"33 rows", "5 rows", "padded strides"};
 
+const Sizes kTwoWarps{{"K", 1280}};
+const Config kTwoRowsInTurn{
+    {"threads_per_row", 64}, {"rows_per_cta", 2}, {"rows_in_turn", 2}, {"early_weights", 1}};
+constexpr const char* kNoBarrier = "with no barrier between them";
+
 class RmsNormOnSimulator : public OpOnSimulator {
  protected:
   RmsNormOnSimulator() : OpOnSimulator("rms_norm") {}
@@ -30,17 +35,23 @@ TEST_F(RmsNormOnSimulator, PlantedMistakesAreRejected) {
        "__fmul_rn(__fmul_rn(low_bf16(pair), factor), low_bf16(weights))",
        "__fmul_rn(low_bf16(to_bf16x2(__fmul_rn(low_bf16(pair), factor), 0.0f)), "
        "low_bf16(weights))"},
-      {"the weights of the neighbour", "norm.cuh", "row + column(thread, i)))",
-       "row + column(thread ^ 1, i)))"},
-      {"the last row is missing", "kernel.cu", "if (wanted != row)",
-       "if (wanted + 1 >= args.num_rows)"},
+      {"the weights of the neighbour", "norm.cuh", "place(row, thread, i)))",
+       "place(row, thread ^ 1, i)))"},
+      {"the last row is missing", "kernel.cu", "if (row >= args.num_rows)",
+       "if (row + 1 >= args.num_rows)"},
   };
-  const Sizes shape{{"K", 1280}};
-  const Config config{{"threads_per_row", 64}, {"rows_per_cta", 2}, {"early_weights", 1}};
-  expect_rejected(mutants, kCases, shape, config);
-  const Mutant shared_sums{"rows share their sums", "kernel.cu",
-                           "? row_in_cta * threads_per_row : 0", "? 0 : 0"};
-  EXPECT_NE(report_on(shared_sums, kCases, shape, config).find("with no barrier between them"),
+  expect_rejected(mutants, kCases, kTwoWarps, kTwoRowsInTurn);
+}
+
+TEST_F(RmsNormOnSimulator, SharedSumsAreFound) {
+  const Mutant mutant{"rows share their sums", "kernel.cu", "+ row_in_cta * threads_per_row", ""};
+  EXPECT_NE(report_on(mutant, kCases, kTwoWarps, kTwoRowsInTurn).find(kNoBarrier),
+            std::string::npos);
+}
+
+TEST_F(RmsNormOnSimulator, SumsSharedByTurnsAreFound) {
+  const Mutant mutant{"turns share their sums", "kernel.cu", "turn % 2 * block_threads +", ""};
+  EXPECT_NE(report_on(mutant, kCases, kTwoWarps, kTwoRowsInTurn).find(kNoBarrier),
             std::string::npos);
 }
 
@@ -51,18 +62,24 @@ class QkvNormOnSimulator : public OpOnSimulator {
 
 TEST_F(QkvNormOnSimulator, PlantedMistakesAreRejected) {
   const std::vector<Mutant> mutants{
-      {"kv takes the columns of q", "kernel.cu", "args.qkv_stride + q_columns", "args.qkv_stride"},
-      {"kv takes the weights of q", "kernel.cu", "args.kv_weight", "args.q_weight"},
-      {"the scale of the next group", "kernel.cu",
-       "column / group_of(q8a)] =", "(column / group_of(q8a) ^ 1)] ="},
+      {"kv takes the columns of q", "kernel.cu", "qkv + q_columns", "qkv"},
+      {"kv takes the weights of q", "kernel.cu", "norm.piece(turn, args.kv_weight",
+       "norm.piece(turn, args.q_weight"},
+      {"the scale of the next group", "kernel.cu", "qr_scales_stride + thread / lanes_per_group",
+       "qr_scales_stride + (thread / lanes_per_group ^ 1)"},
+      {"a lane stores the scale of its own piece", "kernel.cu", "lane == i % lanes_per_group ?",
+       "lane == 0 ?"},
       {"codes of a power of two more", "quantise_group.cuh", "254u * 0x00800080u",
        "253u * 0x00800080u"},
       {"the largest of 16", "quantise_group.cuh", "distance < lanes_per_group",
        "2 * distance < lanes_per_group"},
   };
   const Sizes shape{{"Q", 1280}, {"V", 512}, {"qr_format", 2}};
-  const Config config{
-      {"q_threads", 64}, {"kv_threads", 64}, {"rows_per_cta", 2}, {"early_weights", 0}};
+  const Config config{{"q_threads", 64},
+                      {"kv_threads", 64},
+                      {"rows_per_cta", 2},
+                      {"rows_in_turn", 2},
+                      {"early_weights", 0}};
   expect_rejected(mutants, kCases, shape, config);
   const Mutant shared_sums{"the parts share their sums", "kernel.cu",
                            "first_kv_thread + row_in_cta * kv_threads", "row_in_cta * kv_threads"};
@@ -104,6 +121,8 @@ TEST_F(FusedNorms, QkvNormHasTheBitsOfRmsNormAndActQuant) {
     call("act_quant", quantised, {{"x", qr}, {"codes", codes}, {"scales", scales}});
     for (const Config& config :
          {Config{}, Config{{"q_threads", 128}, {"kv_threads", 16}, {"rows_per_cta", 2}},
+          Config{{"kv_threads", 0}, {"rows_in_turn", 2}},
+          Config{{"kv_threads", 0}, {"early_weights", 0}},
           Config{{"q_threads", 64}, {"kv_threads", 64}, {"early_weights", 0}}}) {
       call("qkv_norm", c, fused, config);
       EXPECT_EQ(bytes(fused.at("qr"), 2 * rows * kQ), bytes(qr, 2 * rows * kQ));
