@@ -429,8 +429,11 @@ void Layer::read(const Work& work) {
     opened_ = {};
     opened_ = origin_ == Origin::inherited ? open_inherited(path_) : open_for_reading(path_);
   }
-  const std::unique_ptr<Transaction> snapshot = take_snapshot();
+  std::unique_ptr<Transaction> snapshot = take_snapshot();
   if (!opened_.database) return;
+  // One lock for all that is read, where each statement would take and return one.
+  if (!snapshot && !opened_.immutable && !is_in_memory())
+    snapshot = std::make_unique<Transaction>(*opened_.database, Transaction::Kind::read);
   check_version();
   try {
     work(*opened_.database);

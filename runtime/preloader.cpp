@@ -32,9 +32,7 @@ std::thread Preloader::start(void (Preloader::*work)()) {
     try {
       (this->*work)();
     } catch (...) {
-      const std::lock_guard lock(mutex_);
-      is_stopped_ = true;
-      changed_.notify_all();
+      note_stop();
     }
   });
 }
@@ -57,12 +55,18 @@ Preloader::~Preloader() {
   }
 }
 
-void Preloader::stop() noexcept {
+void Preloader::note_stop() noexcept {
   {
     const std::lock_guard lock(mutex_);
     is_stopped_ = true;
   }
-  changed_.notify_all();
+  for (std::condition_variable* waiting :
+       {&to_read_.has_more, &to_load_.has_more, &has_room_, &is_taken_done_})
+    waiting->notify_all();
+}
+
+void Preloader::stop() noexcept {
+  note_stop();
   if (reader_.joinable()) reader_.join();
   for (std::thread& loader : loaders_) {
     if (loader.joinable()) loader.join();
@@ -74,8 +78,7 @@ void Preloader::want(const KernelKey& key, KernelSubject subject) {
   const std::lock_guard lock(mutex_);
   const auto place = work_.try_emplace(key).first;
   place->second.subject = std::move(subject);
-  to_read_.push_back(&*place);
-  changed_.notify_all();
+  to_read_.push(&*place);
 }
 
 bool Preloader::give(const KernelKey& key, Claims& to) {
@@ -89,26 +92,32 @@ std::optional<Preloaded> Preloader::take(const KernelKey& key) {
   const auto place = work_.find(key);
   if (place == work_.end()) return std::nullopt;
   Work& work = place->second;
-  changed_.wait(lock, [&] { return work.is_done || is_stopped_; });
+  taken_ = &*place;
+  is_taken_done_.wait(lock, [&] { return work.is_done || is_stopped_; });
+  taken_ = nullptr;
   if (!work.is_done) return std::nullopt;
   std::optional<Preloaded> result = std::move(work.result);
   work_.erase(place);
   return result;
 }
 
-Preloader::Entry* Preloader::next_of(std::deque<Entry*>& queue,
-                                     std::unique_lock<std::mutex>& lock) {
-  changed_.wait(lock, [&] { return is_stopped_ || !queue.empty(); });
+void Preloader::Queue::push(Entry* entry) {
+  entries.push_back(entry);
+  has_more.notify_one();
+}
+
+Preloader::Entry* Preloader::next_of(Queue& queue, std::unique_lock<std::mutex>& lock) {
+  queue.has_more.wait(lock, [&] { return is_stopped_ || !queue.entries.empty(); });
   if (is_stopped_) return nullptr;
-  Entry* const entry = queue.front();
-  queue.pop_front();
+  Entry* const entry = queue.entries.front();
+  queue.entries.pop_front();
   return entry;
 }
 
 void Preloader::read_all() {
   std::unique_lock lock(mutex_);
   while (Entry* const entry = next_of(to_read_, lock)) {
-    changed_.wait(lock, [&] { return is_stopped_ || to_load_.size() < kMostUnloaded; });
+    has_room_.wait(lock, [&] { return is_stopped_ || to_load_.entries.size() < kMostUnloaded; });
     if (is_stopped_) return;
     lock.unlock();
     StoredBinary stored;
@@ -119,14 +128,14 @@ void Preloader::read_all() {
     }
     lock.lock();
     static_cast<StoredBinary&>(entry->second.result) = std::move(stored);
-    to_load_.push_back(entry);
-    changed_.notify_all();
+    to_load_.push(entry);
   }
 }
 
 void Preloader::load_all() {
   std::unique_lock lock(mutex_);
   while (Entry* const entry = next_of(to_load_, lock)) {
+    if (to_load_.entries.size() == kMostUnloaded - 1) has_room_.notify_one();
     const KernelKey& key = entry->first;
     Preloaded& result = entry->second.result;
     if (result.binary) {
@@ -140,7 +149,7 @@ void Preloader::load_all() {
       lock.lock();
     }
     entry->second.is_done = true;
-    changed_.notify_all();
+    if (entry == taken_) is_taken_done_.notify_one();
   }
 }
 

@@ -55,11 +55,19 @@ class Preloader {
   };
   using Entry = std::map<KernelKey, Work>::value_type;
 
+  struct Queue {
+    std::deque<Entry*> entries;
+    std::condition_variable has_more;
+
+    void push(Entry* entry);
+  };
+
   std::thread start(void (Preloader::*work)());
   void read_all();
   void load_all();
   // Waits for the next of a queue; nullptr at the end.
-  Entry* next_of(std::deque<Entry*>& queue, std::unique_lock<std::mutex>& lock);
+  Entry* next_of(Queue& queue, std::unique_lock<std::mutex>& lock);
+  void note_stop() noexcept;
   void stop() noexcept;
 
   Device& device_;
@@ -67,10 +75,12 @@ class Preloader {
   KernelCache& kernels_;
   Claims claims_{kernels_};  // not given away
   std::mutex mutex_;         // of what follows
-  std::condition_variable changed_;
   std::map<KernelKey, Work> work_;
-  std::deque<Entry*> to_read_;
-  std::deque<Entry*> to_load_;
+  Queue to_read_;
+  Queue to_load_;
+  std::condition_variable has_room_;       // to_load_, for the reader
+  std::condition_variable is_taken_done_;  // what take() waits for
+  const Entry* taken_ = nullptr;
   bool is_stopped_ = false;
   std::thread reader_;
   std::array<std::thread, 2> loaders_;
