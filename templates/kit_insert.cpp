@@ -367,4 +367,13 @@ std::optional<double> insert_expected(const InsertOp& insert, const Case& c,
   return entry_byte(layout, insert.quantiser(c.sizes), *row, page_size, index[1]);
 }
 
+std::vector<ElementRange> insert_written_by(const InsertOp& insert, const Case& c, int64_t t) {
+  const int64_t page_size = c.sizes["page_size"], slot = slot_of(c, t);
+  if (slot < 0 || slot >= c.sizes["num_pages"] * page_size) return {};
+  const LayoutRow& of = layout_row(insert.layout(c.sizes));
+  const int64_t page = slot / page_size, r = slot % page_size;
+  return {{{page}, r * of.code_bytes, of.code_bytes},
+          {{page}, page_size * of.code_bytes + r * of.scale_bytes, of.scale_bytes}};
+}
+
 }  // namespace kiln::templates

@@ -227,6 +227,15 @@ std::optional<double> expected(const Case& c, const Arg& arg, std::span<const in
   return latent_at(c, index[0], index[1]);
 }
 
+std::vector<ElementRange> written_by(const Case& c, const Arg& arg, int64_t t) {
+  const Token token = token_at(c, t);
+  if (arg.name != "ring" || token.request < 0 || !has_block(c, token.request)) return {};
+  const int64_t rows = c.sizes["block_rows"];
+  const auto at = static_cast<size_t>(token.request);
+  if (t < batch_of(c).first_row[at + 1] - rows) return {};
+  return {{{block_of(c, token.request), token.position % rows}, 0, 2 * kChannels}};
+}
+
 // --- cases
 
 Case make_case(std::string name, const Sizes& fixed_sizes, int64_t rows, int64_t requests,
@@ -354,6 +363,7 @@ const Kit compressor_update_kit{
     .further_shapes = further_shapes,
     .fill = fill,
     .expected = expected,
+    .written_by = written_by,
     .oracle = oracle,
 };
 
