@@ -31,6 +31,13 @@ struct Case {
   bool has(std::string_view arg) const;
 };
 
+// Elements of an output that lie side by side.
+struct ElementRange {
+  std::vector<int64_t> outer;  // indices of the outer dimensions
+  int64_t begin = 0;
+  int64_t count = 0;
+};
+
 struct Kit {
   const Op* op = nullptr;
 
@@ -58,6 +65,11 @@ struct Kit {
   // Truth in float64 for one element of an output; nullopt: the op must leave it as it was.
   std::optional<double> (*expected)(const Case& c, const Arg& arg,
                                     std::span<const int64_t> index) = nullptr;
+
+  // Where row t of the call ("T") is written in an output that has other rows, such as the pages of
+  // a cache; empty: nowhere. Left out where the op has no such output. With it a test can draw some
+  // of many rows, and look at no others.
+  std::vector<ElementRange> (*written_by)(const Case& c, const Arg& arg, int64_t t) = nullptr;
 
   // A naive kernel of the same argument struct that computes the whole output. Constants as in the
   // kernel are not needed: only fixed sizes.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "templates/kit_batch.h"
 #include "templates/kit_norm.h"
 
 namespace kiln::templates {
@@ -83,11 +84,6 @@ int64_t entry_of_row(const Case& c, int64_t t) {
   return t * page_size + counter_range(c.seed, kEntry, static_cast<uint64_t>(t), 0, page_size - 1);
 }
 
-bool draws(const Case& c, const char* knob, Stream stream, int64_t t) {
-  const int64_t one_in = c.knobs.get(knob, 0);
-  return one_in > 0 && counter_range(c.seed, stream, static_cast<uint64_t>(t), 0, one_in - 1) == 0;
-}
-
 std::optional<int64_t> row_of(const Case& c, int64_t page, int64_t r) {
   if (page % page_spacing(c) != 0) return std::nullopt;
   const int64_t index = index_of(c, page);
@@ -153,7 +149,7 @@ int64_t slot_of(const Case& c, int64_t t) {
   const int64_t page_size = c.sizes["page_size"];
   const int64_t slots = c.sizes["num_pages"] * page_size;
   if (pages_in_use(c) == 0) return t % 2 == 0 ? -1 : t;
-  if (draws(c, "bad_slots", kBadSlot, t)) {
+  if (one_in(c, "bad_slots", kBadSlot, t)) {
     const int64_t bad[] = {-1,         -1,
                            -page_size, kMinInt64,
                            slots,      slots + (int64_t{1} << 32),
@@ -166,7 +162,7 @@ int64_t slot_of(const Case& c, int64_t t) {
 
 int64_t position_of(const Case& c, int64_t t) {
   const int64_t positions = c.sizes["P"];
-  if (draws(c, "bad_positions", kBadPosition, t)) {
+  if (one_in(c, "bad_positions", kBadPosition, t)) {
     const int64_t bad[] = {-1, positions, kMaxInt32, kMinInt32};
     return bad[t % 4];
   }
@@ -369,6 +365,15 @@ std::optional<double> insert_expected(const InsertOp& insert, const Case& c,
   const std::optional<RowBits> row = written_row(insert, c, *t);
   if (!row) return std::nullopt;
   return entry_byte(layout, insert.quantiser(c.sizes), *row, page_size, index[1]);
+}
+
+std::vector<ElementRange> insert_written_by(const InsertOp& insert, const Case& c, int64_t t) {
+  const int64_t page_size = c.sizes["page_size"], slot = slot_of(c, t);
+  if (slot < 0 || slot >= c.sizes["num_pages"] * page_size) return {};
+  const LayoutRow& of = layout_row(insert.layout(c.sizes));
+  const int64_t page = slot / page_size, r = slot % page_size;
+  return {{{page}, r * of.code_bytes, of.code_bytes},
+          {{page}, page_size * of.code_bytes + r * of.scale_bytes, of.scale_bytes}};
 }
 
 }  // namespace kiln::templates

@@ -65,5 +65,6 @@ void insert_fill(const InsertOp& insert, const Case& c, const Arg& arg,
                  std::span<const int64_t> outer, std::span<std::byte> row);
 std::optional<double> insert_expected(const InsertOp& insert, const Case& c,
                                       std::span<const int64_t> index);
+std::vector<ElementRange> insert_written_by(const InsertOp& insert, const Case& c, int64_t t);
 
 }  // namespace kiln::templates

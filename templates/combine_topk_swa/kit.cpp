@@ -1,14 +1,12 @@
 // Inputs, truth and oracle of combine_topk_swa.
 //
-// Knobs of a case: padded_rows (rows after the last request), first_row (query_start_loc[0]),
-// uneven (1: random request sizes, some 0), prefix_low, prefix_high (context before the chunk),
-// query_<b> and prefix_<b> (of one request, given), replay (window rows taken from the front of
-// what is gathered), invalid_topk (one in so many top-k values is out of range; 0: none),
-// zero_lengths (1: seq_lens and gather_lens are 0).
+// Knobs of a case: those of kit_batch.h (zero_lengths: gather_lens are 0 too), replay (window rows
+// taken from the front of what is gathered), invalid_topk (one in so many top-k values is out of
+// range; 0: none).
 #include <algorithm>
 #include <vector>
 
-#include "templates/kit.h"
+#include "templates/kit_batch.h"
 
 namespace kiln::templates {
 
@@ -17,79 +15,28 @@ extern const Kit combine_topk_swa_kit;
 
 namespace {
 
-enum Stream : uint64_t { kCuts, kPrefix, kInvalid, kInvalidValue };
+enum Stream : uint64_t { kInvalid = kBatchStreams, kInvalidValue };
 
-struct Batch {
-  std::vector<int64_t> first_row;  // R + 1, without the base
-  std::vector<int64_t> seq_len;
+struct Gathered : Batch {
   std::vector<int64_t> gather_len;
 };
 
-Batch make_batch(int64_t num_tokens, int64_t num_requests, const NamedInts& knobs, uint64_t seed) {
-  const int64_t real_rows = std::max<int64_t>(num_tokens - knobs.get("padded_rows", 0), 0);
-  Batch batch;
-  batch.first_row.push_back(0);
-  for (int64_t b = 1; b < num_requests; ++b) {
-    const int64_t even = real_rows * b / num_requests;
-    const int64_t random = counter_range(seed, kCuts, static_cast<uint64_t>(b), 0, real_rows);
-    batch.first_row.push_back(knobs.get("uneven", 0) != 0 ? random : even);
-  }
-  std::sort(batch.first_row.begin(), batch.first_row.end());
-  if (num_requests > 0) batch.first_row.push_back(real_rows);
-  const bool given = knobs.contains("query_0");  // a few requests, one by one
-  for (int64_t b = 0; given && b < num_requests; ++b) {
-    const size_t first = static_cast<size_t>(b);
-    batch.first_row[first + 1] = batch.first_row[first] + knobs[fmt::format("query_{}", b)];
-  }
-  for (int64_t b = 0; b < num_requests; ++b) {
-    const int64_t query =
-        batch.first_row[static_cast<size_t>(b) + 1] - batch.first_row[static_cast<size_t>(b)];
-    const int64_t drawn_prefix =
-        counter_range(seed, kPrefix, static_cast<uint64_t>(b), knobs.get("prefix_low", 0),
-                      knobs.get("prefix_high", 0));
-    const int64_t prefix = given ? knobs[fmt::format("prefix_{}", b)] : drawn_prefix;
-    const bool zero = knobs.get("zero_lengths", 0) != 0;
+Gathered make_gathered(int64_t tokens, int64_t requests, const NamedInts& knobs, uint64_t seed) {
+  Gathered batch{cut_batch(tokens, requests, knobs, seed), {}};
+  const bool zero = knobs.get("zero_lengths", 0) != 0;
+  for (int64_t b = 0; b < requests; ++b) {
+    const int64_t query = batch.query(b), prefix = batch.prefix[static_cast<size_t>(b)];
     const int64_t gathered =
         std::max<int64_t>(query + std::min<int64_t>(prefix, 127) - knobs.get("replay", 0),
                           std::min<int64_t>(query, 1));
-    batch.seq_len.push_back(zero ? 0 : prefix + query);
     batch.gather_len.push_back(zero ? 0 : gathered);
   }
   return batch;
 }
-
-// Every element of a case asks for the same one.
-const Batch& batch_of(const Case& c) {
-  struct Last {
-    int64_t num_tokens = -1;
-    int64_t num_requests = -1;
-    NamedInts knobs;
-    uint64_t seed = 0;
-    Batch batch;
-  };
-  thread_local Last last;
-  const int64_t num_tokens = c.sizes["T"];
-  const int64_t num_requests = c.sizes["R"];
-  if (last.num_tokens != num_tokens || last.num_requests != num_requests || last.seed != c.seed ||
-      last.knobs != c.knobs) {
-    last = {num_tokens, num_requests, c.knobs, c.seed,
-            make_batch(num_tokens, num_requests, c.knobs, c.seed)};
-  }
-  return last.batch;
-}
-
-struct Token {
-  int64_t request = -1;  // -1: padding
-  int64_t position = 0;
-};
-
-Token token_at(const Batch& batch, int64_t t) {
-  for (size_t b = 0; b < batch.seq_len.size(); ++b) {
-    if (t < batch.first_row[b] || t >= batch.first_row[b + 1]) continue;
-    const int64_t query = batch.first_row[b + 1] - batch.first_row[b];
-    return {static_cast<int64_t>(b), batch.seq_len[b] - query + (t - batch.first_row[b])};
-  }
-  return {};
+const Gathered& batch_of(const Case& c) {
+  return made_once<Gathered>(c, [](const Case& of) {
+    return make_gathered(of.sizes["T"], of.sizes["R"], of.knobs, of.seed);
+  });
 }
 
 int64_t visible_entries(const Case& c, const Token& token) {
@@ -103,19 +50,15 @@ int64_t topk_at(const Case& c, const Token& token, int64_t t, int64_t column) {
   const int64_t visible = visible_entries(c, token);
   const int64_t valid = std::min(visible, c.sizes["K"]);
   if (column >= valid) return kUnusedTail;
-  const int64_t one_in = c.knobs.get("invalid_topk", 0);
-  const uint64_t index = static_cast<uint64_t>(t * c.sizes["K"] + column);
-  if (one_in > 0 && counter_range(c.seed, kInvalid, index, 0, one_in - 1) == 0) {
-    const int64_t bad[] = {-1, c.sizes["N"], std::numeric_limits<int32_t>::max(),
-                           std::numeric_limits<int32_t>::min()};
-    return bad[counter_range(c.seed, kInvalidValue, index, 0, 3)];
-  }
+  const int64_t index = t * c.sizes["K"] + column;
+  if (one_in(c, "invalid_topk", kInvalid, index))
+    return not_below(c, kInvalidValue, index, c.sizes["N"]);
   return column * visible / valid;
 }
 
 Case make_case(std::string name, const Sizes& fixed_sizes, int64_t tokens, int64_t requests,
                NamedInts knobs, uint64_t seed = 1) {
-  const Batch batch = make_batch(tokens, requests, knobs, seed);
+  const Gathered batch = make_gathered(tokens, requests, knobs, seed);
   const int64_t ratio = fixed_sizes["ratio"];
   int64_t compressed = 0, gathered = 0;
   for (size_t b = 0; b < batch.seq_len.size(); ++b) {
@@ -219,7 +162,7 @@ std::vector<Sizes> further_shapes() {
 }
 
 void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::span<std::byte> row) {
-  const Batch& batch = batch_of(c);
+  const Gathered& batch = batch_of(c);
   auto* values = reinterpret_cast<int32_t*>(row.data());
   const int64_t count = static_cast<int64_t>(row.size() / sizeof(int32_t));
   if (arg.name == "topk") {
@@ -237,7 +180,7 @@ void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::sp
 }
 
 std::optional<double> expected(const Case& c, const Arg& arg, std::span<const int64_t> index) {
-  const Batch& batch = batch_of(c);
+  const Gathered& batch = batch_of(c);
   const int64_t t = index[0];
   const Token token = token_at(batch, t);
   int64_t lc = 0, lw = 0, g0 = 0, ws = 0;

@@ -53,6 +53,8 @@ const Kit compressed_kv_insert_kit{
                std::span<std::byte> row) { insert_fill(kInsert, c, arg, outer, row); },
     .expected = [](const Case& c, const Arg&,
                    std::span<const int64_t> index) { return insert_expected(kInsert, c, index); },
+    .written_by = [](const Case& c, const Arg&,
+                     int64_t t) { return insert_written_by(kInsert, c, t); },
     .oracle = oracle,
 };
 

@@ -2,16 +2,14 @@
 // Projections are a function of request and position, whatever row, chunk or ring they stand in:
 // truth is computed from them and never looks at a ring.
 //
-// Knobs of a case: padded_rows (rows after the last request), first_row (query_start_loc[0]),
-// uneven (1: random request sizes, some 0), prefix_low, prefix_high (context before the step),
-// prefix_<b>, query_<b> (of one request, given), no_block (one in so many requests has none; 0: no
+// Knobs of a case: those of kit_batch.h, no_block (one in so many requests has none; 0: no
 // request), values (see Values).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
-#include "templates/kit.h"
+#include "templates/kit_batch.h"
 #include "templates/kit_bf16.h"
 
 namespace kiln::templates {
@@ -21,7 +19,7 @@ extern const Kit compressor_update_kit;
 
 namespace {
 
-enum Stream : uint64_t { kCuts, kPrefix, kNoBlock, kValue, kScore, kWeight };
+enum Stream : uint64_t { kNoBlock = kBatchStreams, kValue, kScore, kWeight };
 enum Rounding : int64_t { kBf16 = 0, kNone = 1 };
 
 enum class Values : int64_t {
@@ -33,71 +31,16 @@ enum class Values : int64_t {
 constexpr int64_t kChannels = 512;
 constexpr int64_t kPositionOfPadding = 7;
 
-struct Batch {
-  std::vector<int64_t> first_row;  // R + 1, without the base
-  std::vector<int64_t> prefix;
-};
-
-Batch make_batch(int64_t rows, int64_t requests, const NamedInts& knobs, uint64_t seed) {
-  const int64_t real_rows = std::max<int64_t>(rows - knobs.get("padded_rows", 0), 0);
-  Batch batch;
-  batch.first_row.push_back(0);
-  for (int64_t b = 1; b < requests; ++b) {
-    const int64_t even = real_rows * b / requests;
-    const int64_t random = counter_range(seed, kCuts, static_cast<uint64_t>(b), 0, real_rows);
-    batch.first_row.push_back(knobs.get("uneven", 0) != 0 ? random : even);
-  }
-  std::sort(batch.first_row.begin(), batch.first_row.end());
-  if (requests > 0) batch.first_row.push_back(real_rows);
-  for (int64_t b = 0; b < requests; ++b) {
-    const auto at = static_cast<size_t>(b);
-    const std::string query = fmt::format("query_{}", b), prefix = fmt::format("prefix_{}", b);
-    if (knobs.contains(query)) batch.first_row[at + 1] = batch.first_row[at] + knobs[query];
-    const int64_t drawn = counter_range(seed, kPrefix, static_cast<uint64_t>(b),
-                                        knobs.get("prefix_low", 0), knobs.get("prefix_high", 0));
-    batch.prefix.push_back(knobs.get(prefix, drawn));
-  }
-  return batch;
-}
-
-// Every element of a case asks for the same one.
 const Batch& batch_of(const Case& c) {
-  struct Last {
-    int64_t rows = -1, requests = -1;
-    NamedInts knobs;
-    uint64_t seed = 0;
-    Batch batch;
-  };
-  thread_local Last last;
-  const int64_t rows = c.sizes["T"], requests = c.sizes["R"];
-  if (last.rows != rows || last.requests != requests || last.seed != c.seed ||
-      last.knobs != c.knobs) {
-    last = {rows, requests, c.knobs, c.seed, make_batch(rows, requests, c.knobs, c.seed)};
-  }
-  return last.batch;
+  return made_once<Batch>(
+      c, [](const Case& of) { return cut_batch(of.sizes["T"], of.sizes["R"], of.knobs, of.seed); });
 }
-
-struct Token {
-  int64_t request = -1;  // -1: padding
-  int64_t position = kPositionOfPadding;
-};
-
-Token token_at(const Case& c, int64_t t) {
-  const Batch& batch = batch_of(c);
-  const auto& rows = batch.first_row;
-  if (t >= rows.back()) return {};
-  const auto after = std::upper_bound(rows.begin(), rows.end(), t);
-  const int64_t b = after - rows.begin() - 1;
-  const auto at = static_cast<size_t>(b);
-  return {b, batch.prefix[at] + t - rows[at]};
-}
+Token token_at(const Case& c, int64_t t) { return token_at(batch_of(c), t); }
 
 // Each request has one of its own; the blocks in between belong to nobody.
 int64_t block_of(const Case& c, int64_t b) {
-  const int64_t one_in = c.knobs.get("no_block", 0);
-  const auto index = static_cast<uint64_t>(b);
-  if (one_in > 0 && counter_range(c.seed, kNoBlock, index, 0, one_in - 1) == 0) {
-    const int64_t none[] = {0, -1, c.sizes["num_blocks"], std::numeric_limits<int32_t>::max()};
+  if (one_in(c, "no_block", kNoBlock, b)) {
+    const int64_t none[] = {0, -1, c.sizes["num_blocks"], kLargestInt32};
     return none[b % 4];
   }
   return 1 + 2 * b;
@@ -200,7 +143,10 @@ void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::sp
   const int64_t count = static_cast<int64_t>(row.size() / sizeof(int32_t));
   for (int64_t i = 0; i < count; ++i) {
     int64_t value = 0;
-    if (arg.name == "positions") value = token_at(c, i).position;
+    if (arg.name == "positions") {
+      const Token token = token_at(c, i);
+      value = token.request < 0 ? kPositionOfPadding : token.position;
+    }
     if (arg.name == "requests") {
       const int64_t b = token_at(c, i).request;
       value = b >= 0 ? b : i % 2 == 0 ? -1 : c.sizes["R"] + i;
@@ -279,6 +225,15 @@ std::optional<double> expected(const Case& c, const Arg& arg, std::span<const in
   if (arg.name == "ring") return in_ring(c, index[0], index[1], index[2]);
   if (!completes(c, token_at(c, index[0]))) return std::nullopt;
   return latent_at(c, index[0], index[1]);
+}
+
+std::vector<ElementRange> written_by(const Case& c, const Arg& arg, int64_t t) {
+  const Token token = token_at(c, t);
+  if (arg.name != "ring" || token.request < 0 || !has_block(c, token.request)) return {};
+  const int64_t rows = c.sizes["block_rows"];
+  const auto at = static_cast<size_t>(token.request);
+  if (t < batch_of(c).first_row[at + 1] - rows) return {};
+  return {{{block_of(c, token.request), token.position % rows}, 0, 2 * kChannels}};
 }
 
 // --- cases
@@ -408,6 +363,7 @@ const Kit compressor_update_kit{
     .further_shapes = further_shapes,
     .fill = fill,
     .expected = expected,
+    .written_by = written_by,
     .oracle = oracle,
 };
 

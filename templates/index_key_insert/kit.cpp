@@ -95,6 +95,8 @@ const Kit index_key_insert_kit{
     .fill = fill,
     .expected = [](const Case& c, const Arg&,
                    std::span<const int64_t> index) { return insert_expected(kInsert, c, index); },
+    .written_by = [](const Case& c, const Arg&,
+                     int64_t t) { return insert_written_by(kInsert, c, t); },
     .oracle = oracle,
 };
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "templates/kit.h"
+#include "templates/kit_batch.h"
 
 namespace kiln::templates {
 
@@ -17,15 +17,11 @@ namespace {
 enum Stream : uint64_t { kLength, kWild, kWhich, kSlot };
 
 int64_t stored_length(const Case& c, int64_t t) {
-  const auto index = static_cast<uint64_t>(t);
   if (t >= c.sizes["T"] - c.knobs.get("padded_rows", 0)) return 0;
-  const int64_t one_in = c.knobs.get("wild", 0);
-  if (one_in > 0 && counter_range(c.seed, kWild, index, 0, one_in - 1) == 0) {
-    const int64_t wild[] = {-1, std::numeric_limits<int32_t>::min(), c.sizes["W"] + 1,
-                            std::numeric_limits<int32_t>::max()};
-    return wild[counter_range(c.seed, kWhich, index, 0, 3)];
-  }
-  return counter_range(c.seed, kLength, index, c.knobs["len_low"], c.knobs["len_high"]);
+  if (one_in(c, "wild", kWild, t))
+    return any_of(c, kWhich, t, {-1, kLeastInt32, c.sizes["W"] + 1, kLargestInt32});
+  return counter_range(c.seed, kLength, static_cast<uint64_t>(t), c.knobs["len_low"],
+                       c.knobs["len_high"]);
 }
 
 int32_t slot_at(const Case& c, int64_t t, int64_t column) {
@@ -34,25 +30,16 @@ int32_t slot_at(const Case& c, int64_t t, int64_t column) {
   return bits % 16 == 0 ? -1 : static_cast<int32_t>(bits >> 33);
 }
 
-// Begin of each row and the end of all, whatever the capacity. Every element of a case asks for the
-// same.
+// Begin of each row and the end of all, whatever the capacity.
 const std::vector<int64_t>& begins(const Case& c) {
-  struct Last {
-    Sizes sizes;
-    NamedInts knobs;
-    uint64_t seed = 0;
-    std::vector<int64_t> begins;
-  };
-  thread_local Last last;
-  if (last.begins.empty() || last.sizes != c.sizes || last.knobs != c.knobs ||
-      last.seed != c.seed) {
-    last = {c.sizes, c.knobs, c.seed, {0}};
-    for (int64_t t = 0; t < c.sizes["T"]; ++t) {
-      const int64_t length = std::clamp<int64_t>(stored_length(c, t), 0, c.sizes["W"]);
-      last.begins.push_back(last.begins.back() + length);
+  return made_once<std::vector<int64_t>>(c, [](const Case& of) {
+    std::vector<int64_t> begins{0};
+    for (int64_t t = 0; t < of.sizes["T"]; ++t) {
+      const int64_t length = std::clamp<int64_t>(stored_length(of, t), 0, of.sizes["W"]);
+      begins.push_back(begins.back() + length);
     }
-  }
-  return last.begins;
+    return begins;
+  });
 }
 
 Case make_case(std::string name, int64_t rows, int64_t width, NamedInts knobs, uint64_t seed = 1) {
@@ -131,7 +118,7 @@ std::optional<double> expected(const Case& c, const Arg& arg, std::span<const in
   if (arg.name == "indptr")
     return static_cast<double>(std::min(all[static_cast<size_t>(at)], c.sizes["N"]));
   if (at >= all.back()) return std::nullopt;
-  const int64_t t = std::upper_bound(all.begin(), all.end(), at) - all.begin() - 1;
+  const int64_t t = last_at_most(all, at);
   return slot_at(c, t, at - all[static_cast<size_t>(t)]);
 }
 

@@ -1,13 +1,11 @@
 // Inputs, truth and oracle of ragged_keys.
 //
-// Knobs of a case: padded_rows (rows after the last request), first_row (query_start_loc[0]),
-// uneven (1: random request sizes, some 0), prefix_low, prefix_high (context before the chunk),
-// query_<b>, prefix_<b> (of one request, given), zero_lengths (1: seq_lens are 0), bad_pages (one
-// in so many table entries is no page; 0: none).
+// Knobs of a case: those of kit_batch.h, bad_pages (one in so many table entries is no page; 0:
+// none).
 #include <algorithm>
 #include <vector>
 
-#include "templates/kit.h"
+#include "templates/kit_batch.h"
 
 namespace kiln::templates {
 
@@ -16,67 +14,25 @@ extern const Kit ragged_keys_kit;
 
 namespace {
 
-enum Stream : uint64_t { kCuts, kPrefix, kPage, kBadPage, kBadPageValue };
+enum Stream : uint64_t { kPage = kBatchStreams, kBadPage, kBadPageValue };
 
-struct Batch {
-  std::vector<int64_t> first_row;  // R + 1, without the base
-  std::vector<int64_t> seq_len;
+struct Keys : Batch {
   std::vector<int64_t> first_key;  // R + 1, whatever the capacity
 };
 
-Batch make_batch(const Case& c) {
-  const int64_t requests = c.sizes["R"];
-  const int64_t real_rows = std::max<int64_t>(c.sizes["T"] - c.knobs.get("padded_rows", 0), 0);
-  Batch batch;
-  batch.first_row.push_back(0);
-  for (int64_t b = 1; b < requests; ++b) {
-    const int64_t even = real_rows * b / requests;
-    const int64_t random = counter_range(c.seed, kCuts, static_cast<uint64_t>(b), 0, real_rows);
-    batch.first_row.push_back(c.knobs.get("uneven", 0) != 0 ? random : even);
-  }
-  std::sort(batch.first_row.begin(), batch.first_row.end());
-  if (requests > 0) batch.first_row.push_back(real_rows);
-  batch.first_key.push_back(0);
-  for (int64_t b = 0; b < requests; ++b) {
-    const auto at = static_cast<size_t>(b);
-    const std::string query = fmt::format("query_{}", b);
-    if (c.knobs.contains(query)) batch.first_row[at + 1] = batch.first_row[at] + c.knobs[query];
-    const int64_t drawn =
-        counter_range(c.seed, kPrefix, static_cast<uint64_t>(b), c.knobs.get("prefix_low", 0),
-                      c.knobs.get("prefix_high", 0));
-    const int64_t prefix = c.knobs.get(fmt::format("prefix_{}", b), drawn);
-    const bool zero = c.knobs.get("zero_lengths", 0) != 0;
-    batch.seq_len.push_back(zero ? 0 : prefix + batch.first_row[at + 1] - batch.first_row[at]);
-    batch.first_key.push_back(batch.first_key.back() + batch.seq_len.back() / c.sizes["ratio"]);
-  }
-  return batch;
+Keys make_keys(const Case& c) {
+  Keys keys{cut_batch(c.sizes["T"], c.sizes["R"], c.knobs, c.seed), {0}};
+  for (const int64_t length : keys.seq_len)
+    keys.first_key.push_back(keys.first_key.back() + length / c.sizes["ratio"]);
+  return keys;
 }
-
-// Every element of a case asks for the same one.
-const Batch& batch_of(const Case& c) {
-  struct Last {
-    Sizes sizes;
-    NamedInts knobs;
-    uint64_t seed = 0;
-    Batch batch;
-  };
-  thread_local Last last;
-  if (last.batch.first_row.empty() || last.seed != c.seed || last.sizes != c.sizes ||
-      last.knobs != c.knobs)
-    last = {c.sizes, c.knobs, c.seed, make_batch(c)};
-  return last.batch;
-}
+const Keys& keys_of(const Case& c) { return made_once<Keys>(c, make_keys); }
 
 int64_t page_at(const Case& c, int64_t b, int64_t column) {
   const int64_t pages = c.sizes["num_pages"];
-  const auto index = static_cast<uint64_t>(b * c.sizes["table_width"] + column);
-  const int64_t one_in = c.knobs.get("bad_pages", 0);
-  if (one_in > 0 && counter_range(c.seed, kBadPage, index, 0, one_in - 1) == 0) {
-    const int64_t bad[] = {-1, pages, std::numeric_limits<int32_t>::max(),
-                           std::numeric_limits<int32_t>::min()};
-    return bad[counter_range(c.seed, kBadPageValue, index, 0, 3)];
-  }
-  return counter_range(c.seed, kPage, index, 0, pages - 1);
+  const int64_t index = b * c.sizes["table_width"] + column;
+  if (one_in(c, "bad_pages", kBadPage, index)) return not_below(c, kBadPageValue, index, pages);
+  return counter_range(c.seed, kPage, static_cast<uint64_t>(index), 0, pages - 1);
 }
 
 struct Paging {
@@ -91,7 +47,7 @@ Case make_case(std::string name, const Sizes& fixed, int64_t rows, int64_t reque
                           {"R", requests},
                           {"page_size", paging.page_size},
                           {"num_pages", paging.num_pages}});
-  const Batch batch = make_batch(c);
+  const Keys batch = make_keys(c);
   int64_t longest = 1;
   for (const int64_t length : batch.seq_len) longest = std::max(longest, length / fixed["ratio"]);
   c.sizes.set("M", longest);
@@ -191,7 +147,7 @@ std::vector<Case> large_cases(const Sizes& fixed) {
 std::vector<Sizes> further_shapes() { return {{{"ratio", 3}}, {{"ratio", 128}}}; }
 
 void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::span<std::byte> row) {
-  const Batch& batch = batch_of(c);
+  const Keys& batch = keys_of(c);
   auto* values = reinterpret_cast<int32_t*>(row.data());
   const int64_t count = static_cast<int64_t>(row.size() / sizeof(int32_t));
   for (int64_t i = 0; i < count; ++i) {
@@ -204,32 +160,26 @@ void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::sp
   }
 }
 
-// The last b of which `sorted[b]` is at most `value`.
-int64_t last_at_most(const std::vector<int64_t>& sorted, int64_t value) {
-  return std::upper_bound(sorted.begin(), sorted.end(), value) - sorted.begin() - 1;
-}
-
-double of_row(const Case& c, const Batch& batch, const std::string& name, int64_t t) {
+double of_row(const Case& c, const Keys& batch, const std::string& name, int64_t t) {
   const bool is_index = name == "requests" || name == "positions";
   if (t >= batch.first_row.back()) return is_index ? -1 : 0;
-  const int64_t b = last_at_most(batch.first_row, t);
-  const auto at = static_cast<size_t>(b);
-  const int64_t position = batch.seq_len[at] - (batch.first_row[at + 1] - t);
-  if (name == "requests") return static_cast<double>(b);
-  if (name == "positions") return static_cast<double>(position);
+  const Token token = token_at(batch, t);
+  if (name == "requests") return static_cast<double>(token.request);
+  if (name == "positions") return static_cast<double>(token.position);
   const int64_t visible =
-      name == "key_end" ? std::max<int64_t>(position + 1, 0) / c.sizes["ratio"] : 0;
-  return static_cast<double>(std::min(batch.first_key[at] + visible, c.sizes["N"]));
+      name == "key_end" ? std::max<int64_t>(token.position + 1, 0) / c.sizes["ratio"] : 0;
+  return static_cast<double>(
+      std::min(batch.first_key[static_cast<size_t>(token.request)] + visible, c.sizes["N"]));
 }
 
 std::optional<double> expected(const Case& c, const Arg& arg, std::span<const int64_t> index) {
-  const Batch& batch = batch_of(c);
+  const Keys& batch = keys_of(c);
   const int64_t i = index[0];
   const auto at = static_cast<size_t>(i);
   if (arg.dims.front() == "T") return of_row(c, batch, arg.name, i);
   if (arg.name == "lens") return static_cast<double>(batch.seq_len[at] / c.sizes["ratio"]);
   if (arg.name == "gather_lens") {
-    const int64_t query = batch.first_row[at + 1] - batch.first_row[at];
+    const int64_t query = batch.query(i);
     const int64_t prefix = batch.seq_len[at] - query;
     return static_cast<double>(std::max<int64_t>(query + std::min<int64_t>(prefix, 127), 0));
   }

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "templates/kit.h"
+#include "templates/kit_batch.h"
 
 namespace kiln::templates {
 
@@ -18,19 +18,6 @@ namespace {
 
 enum Stream : uint64_t { kVisible, kHole, kFar, kPage, kBadPage, kBadRequest, kWhich };
 
-constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
-constexpr int64_t kLeast = std::numeric_limits<int32_t>::min();
-
-bool one_in(const Case& c, const char* knob, Stream stream, int64_t index) {
-  const int64_t many = c.knobs.get(knob, 0);
-  return many > 0 && counter_range(c.seed, stream, static_cast<uint64_t>(index), 0, many - 1) == 0;
-}
-
-int64_t any_of(const Case& c, int64_t index, std::initializer_list<int64_t> values) {
-  const auto last = static_cast<int64_t>(values.size()) - 1;
-  return values.begin()[counter_range(c.seed, kWhich, static_cast<uint64_t>(index), 0, last)];
-}
-
 bool is_padding(const Case& c, int64_t t) {
   return c.has("is_valid") && t >= c.sizes["T"] - c.knobs.get("padded_rows", 0);
 }
@@ -38,8 +25,7 @@ bool is_padding(const Case& c, int64_t t) {
 int64_t request_of(const Case& c, int64_t t) {
   const int64_t rows = c.sizes["T"], requests = c.sizes["R"];
   if (is_padding(c, t)) return requests + t;
-  if (one_in(c, "bad_requests", kBadRequest, t))
-    return any_of(c, t, {-1, requests, kLargest, kLeast});
+  if (one_in(c, "bad_requests", kBadRequest, t)) return not_below(c, kWhich, t, requests);
   return t * requests / rows;
 }
 
@@ -54,9 +40,9 @@ int64_t entry_at(const Case& c, int64_t t, int64_t column) {
                                         c.knobs["visible_low"], c.knobs["visible_high"]);
   const int64_t chosen = std::min(visible, top_k);
   if (column >= chosen) return -1;
-  if (one_in(c, "holes", kHole, index)) return any_of(c, index, {-1, -2, kLeast});
+  if (one_in(c, "holes", kHole, index)) return any_of(c, kWhich, index, {-1, -2, kLeastInt32});
   if (one_in(c, "far", kFar, index))
-    return any_of(c, index, {c.sizes["table_width"] * c.sizes["page_size"], kLargest});
+    return any_of(c, kWhich, index, {c.sizes["table_width"] * c.sizes["page_size"], kLargestInt32});
   return column * visible / chosen;
 }
 
@@ -67,8 +53,7 @@ int64_t page_at(const Case& c, int64_t b, int64_t column) {
     return kExample[column % 3];
   }
   const int64_t index = b * c.sizes["table_width"] + column;
-  if (one_in(c, "bad_pages", kBadPage, index))
-    return any_of(c, index, {-1, pages, kLargest, kLeast});
+  if (one_in(c, "bad_pages", kBadPage, index)) return not_below(c, kWhich, index, pages);
   return counter_range(c.seed, kPage, static_cast<uint64_t>(index), 0, pages - 1);
 }
 
@@ -179,11 +164,7 @@ std::vector<Sizes> further_shapes() {
 
 void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::span<std::byte> row) {
   if (arg.name == "is_valid") {
-    for (size_t t = 0; t < row.size(); ++t) {
-      // Any byte but 0 says that a row is valid.
-      const bool padding = is_padding(c, static_cast<int64_t>(t));
-      row[t] = std::byte{static_cast<unsigned char>(padding ? 0 : 1 + t % 255)};
-    }
+    fill_validity(row, [&](int64_t t) { return is_padding(c, t); });
     return;
   }
   auto* values = reinterpret_cast<int32_t*>(row.data());

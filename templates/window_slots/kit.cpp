@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "templates/kit.h"
+#include "templates/kit_batch.h"
 
 namespace kiln::templates {
 
@@ -19,19 +19,6 @@ namespace {
 
 enum Stream : uint64_t { kPrefix, kPage, kBadPage, kBadRequest, kBadPosition, kWhich };
 enum Form : int64_t { kCausal = 0, kDraft = 1 };
-
-constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
-constexpr int64_t kLeast = std::numeric_limits<int32_t>::min();
-
-bool one_in(const Case& c, const char* knob, Stream stream, int64_t index) {
-  const int64_t many = c.knobs.get(knob, 0);
-  return many > 0 && counter_range(c.seed, stream, static_cast<uint64_t>(index), 0, many - 1) == 0;
-}
-
-int64_t any_of(const Case& c, int64_t index, std::initializer_list<int64_t> values) {
-  const auto last = static_cast<int64_t>(values.size()) - 1;
-  return values.begin()[counter_range(c.seed, kWhich, static_cast<uint64_t>(index), 0, last)];
-}
 
 bool is_worked(const Case& c) { return c.knobs.get("worked", 0) != 0; }
 bool is_draft(const Case& c) { return c.sizes["form"] == kDraft; }
@@ -45,8 +32,7 @@ int64_t first_row(const Case& c, int64_t b) { return b * real_rows(c) / c.sizes[
 
 int64_t request_of(const Case& c, int64_t t) {
   if (is_padding(c, t)) return c.sizes["R"] + t;
-  if (one_in(c, "bad_requests", kBadRequest, t))
-    return any_of(c, t, {-1, c.sizes["R"], kLargest, kLeast});
+  if (one_in(c, "bad_requests", kBadRequest, t)) return not_below(c, kWhich, t, c.sizes["R"]);
   if (c.sizes["R"] == 0) return 0;
   int64_t b = t * c.sizes["R"] / real_rows(c);
   while (first_row(c, b + 1) <= t) ++b;
@@ -66,7 +52,7 @@ int64_t seq_len(const Case& c, int64_t b) {
 int64_t position_of(const Case& c, int64_t t) {
   if (is_worked(c)) return t == 0 ? 2 : 130;
   if (one_in(c, "bad_positions", kBadPosition, t))
-    return any_of(c, t, {-1, kLeast, kLargest, 1 << 30});
+    return any_of(c, kWhich, t, {-1, kLeastInt32, kLargestInt32, 1 << 30});
   if (is_padding(c, t)) return 7;
   const int64_t b = request_of(c, t);
   return b >= 0 && b < c.sizes["R"] ? prefix_of(c, b) + t - first_row(c, b) : t;
@@ -105,11 +91,10 @@ int64_t page_at(const Case& c, int64_t group, int64_t b, int64_t column) {
   }
   const int64_t window = c.sizes["window"];
   const int64_t first = std::max<int64_t>(prefix_of(c, b) - (is_draft(c) ? window : window - 1), 0);
-  if (column < first / c.sizes["page_size"]) return kLargest;
+  if (column < first / c.sizes["page_size"]) return kLargestInt32;
   const int64_t pages = c.sizes["num_pages"];
   const int64_t index = (group * c.sizes["R"] + b) * c.sizes["table_width"] + column;
-  if (one_in(c, "bad_pages", kBadPage, index))
-    return any_of(c, index, {-1, pages, kLargest, kLeast});
+  if (one_in(c, "bad_pages", kBadPage, index)) return not_below(c, kWhich, index, pages);
   return counter_range(c.seed, kPage, static_cast<uint64_t>(index), 0, pages - 1);
 }
 
@@ -250,11 +235,7 @@ std::vector<Sizes> further_shapes() {
 
 void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::span<std::byte> row) {
   if (arg.name == "is_valid") {
-    for (size_t t = 0; t < row.size(); ++t) {
-      // Any byte but 0 says that a row is valid.
-      const bool padding = is_padding(c, static_cast<int64_t>(t));
-      row[t] = std::byte{static_cast<unsigned char>(padding ? 0 : 1 + t % 255)};
-    }
+    fill_validity(row, [&](int64_t t) { return is_padding(c, t); });
     return;
   }
   constexpr int64_t kBase = 17;  // query_start_loc may be a slice

@@ -89,6 +89,29 @@ class CacheInsert : public testing::Test {
     return plan;
   }
 
+  struct Paging {
+    int64_t page_size = 0, num_pages = 0;
+  };
+  // Of an op that inserts: all but the rows.
+  template <class Args>
+  Args insert_args(uint8_t* cache, int64_t stride, Paging paging,
+                   const std::vector<int32_t>& positions, const std::vector<int64_t>& slots,
+                   bool has_yarn) {
+    Args args{};
+    args.struct_bytes = sizeof args;
+    args.positions = on_device(positions);
+    args.slots = on_device(slots);
+    args.rope_table = on_device(rope_table(has_yarn));
+    args.rope_table_stride = 64;
+    args.cache = cache;
+    args.cache_stride = stride;
+    args.num_rows = static_cast<int64_t>(positions.size());
+    args.num_positions = kPositions;
+    args.page_size = paging.page_size;
+    args.num_pages = paging.num_pages;
+    return args;
+  }
+
   TemporaryFolder folder_;
   std::string store_ = folder_.file("kiln.db");
   kiln_session* session_ = nullptr;
@@ -137,6 +160,14 @@ class RoundTrip : public CacheInsert {
     return c;
   }
 
+  // All but the rows.
+  template <class Args>
+  Args insert_args(const Cache& c, const std::vector<int32_t>& positions,
+                   const std::vector<int64_t>& slots) {
+    return CacheInsert::insert_args<Args>(c.memory, c.stride, {c.page_size, c.num_pages}, positions,
+                                          slots, c.has_yarn);
+  }
+
   // Of 70 tokens and three padded rows.
   Cache window(CacheLayout layout) {
     constexpr int64_t kTokens = 70, kRows = kTokens + 3, kFirst = 300;
@@ -151,20 +182,9 @@ class RoundTrip : public CacheInsert {
       slots[static_cast<size_t>(t)] = c.slot(t);
       positions[static_cast<size_t>(t)] = static_cast<int32_t>(kFirst + t);
     }
-    kiln_window_kv_insert_args args{};
-    args.struct_bytes = sizeof args;
+    auto args = insert_args<kiln_window_kv_insert_args>(c, positions, slots);
     args.kv = on_device(c.source);
     args.kv_stride = 512;
-    args.positions = on_device(positions);
-    args.slots = on_device(slots);
-    args.rope_table = on_device(rope_table(c.has_yarn));
-    args.rope_table_stride = 64;
-    args.cache = c.memory;
-    args.cache_stride = c.stride;
-    args.num_rows = kRows;
-    args.num_positions = kPositions;
-    args.page_size = c.page_size;
-    args.num_pages = c.num_pages;
     const std::string shape =
         std::string(R"({"format": ")") + format_name(layout) + R"(", "norm": "none"})";
     EXPECT_OK(kiln_window_kv_insert(plan("window_kv_insert", shape), &args, nullptr));
@@ -190,20 +210,9 @@ class RoundTrip : public CacheInsert {
       c.rows.push_back(p);
       c.positions.push_back(entry * kRatio);
     }
-    kiln_compressed_kv_insert_args args{};
-    args.struct_bytes = sizeof args;
+    auto args = insert_args<kiln_compressed_kv_insert_args>(c, positions, slots);
     args.latent = on_device(c.source);
     args.latent_stride = 512;
-    args.positions = on_device(positions);
-    args.slots = on_device(slots);
-    args.rope_table = on_device(rope_table(c.has_yarn));
-    args.rope_table_stride = 64;
-    args.cache = c.memory;
-    args.cache_stride = c.stride;
-    args.num_rows = kTokens;
-    args.num_positions = kPositions;
-    args.page_size = c.page_size;
-    args.num_pages = c.num_pages;
     const std::string shape =
         std::string(R"({"format": ")") + format_name(layout) + R"(", "ratio": 2})";
     EXPECT_OK(kiln_compressed_kv_insert(plan("compressed_kv_insert", shape), &args, nullptr));
@@ -435,27 +444,12 @@ class FusedAndUnfused : public CacheInsert {
   uint8_t* page(int64_t bytes) {
     return on_device(std::vector<uint8_t>(static_cast<size_t>(bytes), kPoison));
   }
-  const int64_t* slots_in_order() {
-    std::vector<int64_t> slots;
-    for (int64_t t = 0; t < kRows; ++t) slots.push_back(t);
-    return on_device(slots);
-  }
 
   template <class Args>
   Args insert_args(uint8_t* cache, int64_t bytes, const std::vector<int32_t>& at) {
-    Args args{};
-    args.struct_bytes = sizeof args;
-    args.positions = on_device(at);
-    args.slots = slots_in_order();
-    args.rope_table = on_device(rope_table(true));
-    args.rope_table_stride = 64;
-    args.cache = cache;
-    args.cache_stride = bytes;
-    args.num_rows = kRows;
-    args.num_positions = kPositions;
-    args.page_size = kRows;
-    args.num_pages = 1;
-    return args;
+    std::vector<int64_t> slots_in_order;
+    for (int64_t t = 0; t < kRows; ++t) slots_in_order.push_back(t);
+    return CacheInsert::insert_args<Args>(cache, bytes, {kRows, 1}, at, slots_in_order, true);
   }
 
   static std::vector<uint8_t> bytes_of(const std::vector<uint16_t>& values) {

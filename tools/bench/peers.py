@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times the PyTorch and the Triton peers of Kiln's ops, to be read beside Kiln's own times.
 
-    peers.py [--op NAME] [--row TEXT] [--json FILE]
+    peers.py [--small | --op NAME] [--row TEXT] [--json FILE]
                                checks both peers on the GPU, times them, prints a table
     peers.py --self-check      checks the mathematics on the CPU; needs neither a GPU nor torch
 
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 import peers_reference as reference
+import peers_small_reference as small_reference
 from peers_reference import LAYOUTS
 
 try:
@@ -26,14 +27,38 @@ except ImportError:
     torch = None  # --self-check does without
 else:
     import peers_act_quant
+    import peers_cache
     import peers_check
     import peers_inputs
     import peers_linear_fp8
+    import peers_metadata
+    import peers_rows
     import peers_sparse_mla_decode
     import peers_timing
     from peers_timing import Row
 
-OPS = ("combine_topk_swa", "gather_dequant_kv", "act_quant", "linear_fp8", "sparse_mla_decode")
+LARGE_OPS = (
+    "combine_topk_swa",
+    "gather_dequant_kv",
+    "act_quant",
+    "linear_fp8",
+    "sparse_mla_decode",
+)
+SMALL_OPS = (
+    "rms_norm",
+    "rope",
+    "qkv_norm",
+    "index_query",
+    "compressor_update",
+    "window_kv_insert",
+    "compressed_kv_insert",
+    "index_key_insert",
+    "topk_to_slots",
+    "window_slots",
+    "ragged_indptr",
+    "ragged_keys",
+)
+OPS = LARGE_OPS + SMALL_OPS
 
 RATIO = 2
 TOP_K = 512
@@ -61,9 +86,14 @@ def op_of_trials(module):
     return Op(module.check_torch, check_triton, module.planned_rows, module.triton_trials)
 
 
+def check_references():
+    reference.check_reference()
+    small_reference.check_examples()
+
+
 def self_check(ops):
     """On the CPU: the reference always, PyTorch where it is, Triton in its interpreter."""
-    reference.check_reference()
+    check_references()
     print("plain Python reference: agrees with the worked examples")
     if torch is None:
         print("PyTorch and Triton peers: skipped, torch cannot be imported here")
@@ -175,6 +205,10 @@ def all_ops():
         "act_quant": op_of_trials(peers_act_quant),
         "linear_fp8": op_of_trials(peers_linear_fp8),
         "sparse_mla_decode": op_of_trials(peers_sparse_mla_decode),
+    } | {
+        name: op_of_trials(peers)
+        for module in (peers_rows, peers_cache, peers_metadata)
+        for name, peers in module.PEERS.items()
     }
 
 
@@ -210,7 +244,7 @@ def run_benchmark(ops, parts_of_names, json_path):
     torch.manual_seed(1)
     properties = torch.cuda.get_device_properties(0)
     attempts = Attempts()
-    attempts.run("reference", reference.check_reference)
+    attempts.run("reference", check_references)
     compile_ahead(ops)
     for name, op in ops.items():
         attempts.run(f"check of {name}, torch", op.check_torch, "cuda")
@@ -258,11 +292,15 @@ def main():
         "--op", metavar="NAME", action="append", choices=OPS, help=f"only this: {', '.join(OPS)}"
     )
     parser.add_argument(
+        "--small", action="store_true", help="only the small ops around attention"
+    )
+    parser.add_argument(
         "--row", metavar="TEXT", action="append", help="only rows with this in their names"
     )
     parser.add_argument("--json", metavar="FILE", help="write every number there too")
     options = parser.parse_args()
-    ops = {name: op for name, op in all_ops().items() if not options.op or name in options.op}
+    wanted = set(options.op or (SMALL_OPS if options.small else OPS))
+    ops = {name: op for name, op in all_ops().items() if name in wanted}
     if options.self_check:
         self_check(ops)
         return 0
