@@ -12,6 +12,9 @@ extern const Op ragged_keys;
 namespace {
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+// Of one request: half a million keys at a time, or more. A max_keys that is far too large then
+// costs idle CTAs, but no call.
+constexpr int64_t kMostCtas = 2048;
 
 Cost cost(const Sizes& s) {
   const double requests = static_cast<double>(s["R"]);
@@ -40,7 +43,8 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   // One more than the requests need, for the rows of padding and the last boundary.
   kernel.grid_x = {
       .offset = 1,
-      .terms = {{.symbol = "M", .divisor = c["threads"] * c["keys_per_thread"]}, {.symbol = "R"}}};
+      .terms = {{.symbol = "M", .divisor = c["threads"] * c["keys_per_thread"], .cap = kMostCtas},
+                {.symbol = "R"}}};
   kernel.threads = static_cast<int>(c["threads"]);
   return LaunchPlan{.kernels = {kernel}, .reduction_signature = ""};
 }

@@ -20,6 +20,19 @@ std::vector<double> all_of(const Case& c, const char* arg, int64_t count) {
 
 using Values = std::vector<double>;
 
+// max_keys is a hint: one that is far too large has to stay a launch.
+TEST(RaggedKeys, LargestMaxKeysIsOneLaunch) {
+  const Op& op = *kit().op;
+  const Gpu& gpu = find_gpu("a100-sxm4-80gb");
+  constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
+  for (const Config& config : enumerate(op, {{"ratio", 1}}, gpu).configs) {
+    const Extent grid = op.plan({{"ratio", 1}}, config, gpu).kernels.front().grid_x;
+    EXPECT_LE(grid.value({{"R", (1 << 20) - 1}, {"M", kMostBlocks}}), kMostBlocks);
+    EXPECT_LE(grid.value({{"R", kMostBlocks - 1}, {"M", 1}}), kMostBlocks);
+    EXPECT_EQ(grid.value({{"R", 3}, {"M", 1}}), 4);
+  }
+}
+
 TEST(RaggedKeys, WorkedExample) {
   for (const int64_t ratio : {1, 2}) {
     const std::vector<Case> cases = kit().verify_cases({{"ratio", ratio}}, {{"R", 1}, {"M", 256}});
