@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -33,6 +34,16 @@ template <typename... Args>
        fmt::format(sentence, std::forward<Args>(args)...));
 }
 
+// What is refused below says where in the workload it stands.
+template <typename Work>
+decltype(auto) with_place(const std::string& where, const Work& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    fail(error.status(), "workload: {}: {}", where, error.what());
+  }
+}
+
 void require_known_keys(const Json& object, std::initializer_list<std::string_view> known,
                         const std::string& where) {
   for (const auto& [key, value] : object.items()) {
@@ -51,6 +62,13 @@ std::string dynamic_fields(const Op& op) {
   return fmt::format("{}", fmt::join(fields, ", "));
 }
 
+// As int64, what JSON numbers may be too large for.
+bool fits_int64(const Json& value) {
+  return value.is_number_integer() &&
+         !(value.is_number_unsigned() &&
+           value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()});
+}
+
 Range parse_range(const Op& op, const Size& size, const Json& value, const std::string& where) {
   const bool is_range = value.is_array() && value.size() == 2 && value[0].is_number_integer() &&
                         value[1].is_number_integer();
@@ -58,15 +76,17 @@ Range parse_range(const Op& op, const Size& size, const Json& value, const std::
     refuse("{}: \"{}\" of {} must be [least, most], two integers; it is {}", where, size.field,
            op.name, value.dump());
   }
+  const auto refuse_illegal = [&] {
+    refuse("{}: \"{}\" of {} is [{}, {}]; legal sizes are {} to {}", where, size.field, op.name,
+           value[0].dump(), value[1].dump(), size.min, size.max);
+  };
+  if (!fits_int64(value[0]) || !fits_int64(value[1])) refuse_illegal();
   const Range range{value[0].get<int64_t>(), value[1].get<int64_t>()};
   if (range.least > range.most) {
     refuse("{}: \"{}\" of {} is [{}, {}]; the least must not be above the most", where, size.field,
            op.name, range.least, range.most);
   }
-  if (range.least < size.min || range.most > size.max) {
-    refuse("{}: \"{}\" of {} is [{}, {}]; legal sizes are {} to {}", where, size.field, op.name,
-           range.least, range.most, size.min, size.max);
-  }
+  if (range.least < size.min || range.most > size.max) refuse_illegal();
   return range;
 }
 
@@ -153,7 +173,8 @@ void add_entry(Builder& builder, const Json& entry, size_t position, int tensor_
   if (name == entry.end() || !name->is_string()) {
     refuse("{} must name its op: {{\"op\": \"...\"}}; it is {}", where, entry.dump());
   }
-  const Op& op = templates::require_op(name->get<std::string>());
+  const Op& op = with_place(
+      where, [&]() -> const Op& { return templates::require_op(name->get<std::string>()); });
 
   const auto sizes = entry.find("sizes");
   const Ranges ranges = sizes == entry.end() ? Ranges{} : parse_ranges(op, *sizes, where);
@@ -161,7 +182,7 @@ void add_entry(Builder& builder, const Json& entry, size_t position, int tensor_
 
   const auto shape = entry.find("shape");
   if (shape != entry.end()) {
-    builder.add(op, templates::parse_shape(op, *shape), buckets);
+    builder.add(op, with_place(where, [&] { return templates::parse_shape(op, *shape); }), buckets);
     return;
   }
   for (const Sizes& fixed : model_shapes(op, tensor_parallel)) builder.add(op, fixed, buckets);

@@ -40,16 +40,21 @@ int64_t parse_value(const Op& op, const Size& size, const Json& value) {
        legal_values(size), value.dump());
 }
 
+std::string fields_text(const Op& op, SizeKind kind) {
+  const std::vector<std::string> names = field_names(op, kind);
+  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+}
+
 void refuse_unknown_fields(const Op& op, const Json& object, SizeKind kind, std::string_view what) {
   if (!object.is_object()) {
-    fail(Status::invalid_argument, "{}: the {} must be a JSON object with the fields {}, but is {}",
-         op.name, what, fmt::join(field_names(op, kind), ", "), object.dump());
+    fail(Status::invalid_argument, "{}: the {} must be a JSON object (its fields: {}), but is {}",
+         op.name, what, fields_text(op, kind), object.dump());
   }
   for (const auto& [key, value] : object.items()) {
     const Size* size = op.find_size(key);
     if (size == nullptr || size->kind != kind || size->field != key) {
-      fail(Status::invalid_argument, "{}: {} is no field of the {}; its fields are {}", op.name,
-           in_quotes(key), what, fmt::join(field_names(op, kind), ", "));
+      fail(Status::invalid_argument, "{}: {} is no field of the {} (its fields: {})", op.name,
+           in_quotes(key), what, fields_text(op, kind));
     }
   }
 }

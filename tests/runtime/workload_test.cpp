@@ -59,7 +59,17 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"{\"ops\": [{\"op\": \"staged_rows\", \"sizes\": {\"num_rows\": [9, 8]}}]}",
                 Status::invalid_argument, "the least must not be above the most"},
         Mistake{"{\"ops\": [{\"op\": \"staged_rows\", \"sizes\": {\"num_rows\": [1, 99999999]}}]}",
-                Status::invalid_argument, "legal sizes are 0 to 10000000"}));
+                Status::invalid_argument, "legal sizes are 0 to 10000000"},
+        Mistake{"{\"ops\": [{\"op\": \"staged_rows\", \"sizes\": {\"num_rows\": [1, "
+                "18446744073709551615]}}]}",
+                Status::invalid_argument, "is [1, 18446744073709551615]; legal sizes are 0 to"},
+        Mistake{"{\"ops\": [{\"op\": \"staged_rows\", \"sizes\": {\"num_rows\": "
+                "[9223372036854775808, 9223372036854775807]}}]}",
+                Status::invalid_argument, "is [9223372036854775808, 9223372036854775807]; legal"},
+        Mistake{"{\"ops\": [{\"op\": \"staged_rows\"}, {\"op\": \"staged_rows\", \"shape\": {}}]}",
+                Status::invalid_argument, "workload: ops[1]: staged_rows: the shape lacks"},
+        Mistake{"{\"ops\": [{\"op\": \"staged_rows\"}, {\"op\": \"rms\"}]}", Status::not_found,
+                "workload: ops[1]: there is no op \"rms\""}));
 
 TEST(Workload, EmptyIsAllOpsWithTheModelsShapes) {
   const std::vector<WorkloadItem> items = parse_workload("");

@@ -66,6 +66,14 @@ TEST(Shape, MistakesAreNamed) {
             std::string::npos);
 }
 
+TEST(Shape, OfAnOpWithoutFieldsIsNamedToo) {
+  const Op& op = require_op("ragged_indptr");
+  EXPECT_EQ(error_of([&] { parse_shape(op, Json::parse(R"({"x":1})")); }),
+            "ragged_indptr: \"x\" is no field of the shape (its fields: none)");
+  EXPECT_EQ(error_of([&] { parse_shape(op, Json::parse("3")); }),
+            "ragged_indptr: the shape must be a JSON object (its fields: none), but is 3");
+}
+
 TEST(Shape, UnsignedNumbersBeyondInt64AreRefused) {
   const Op& op = require_op("combine_topk_swa");
   EXPECT_THROW(parse_shape(op, Json::parse(R"({"ratio":18446744073709551615,"top_k":512})")),
