@@ -2,6 +2,8 @@
 
 #include <array>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "jit/base/error.h"
 #include "runtime/abi/boundary.h"
@@ -77,15 +79,19 @@ struct Grid {
 };
 
 [[gnu::cold, gnu::noinline]] kiln_status refuse_grid(const CallChecks& checks,
-                                                     const int64_t* fields,
+                                                     const int64_t* fields, const KernelSlot& slot,
                                                      const Grid& grid) noexcept {
   return guarded([&] {
+    std::vector<std::string> names;
+    for (const FieldExtent* extent : {&slot.grid_x, &slot.grid_y, &slot.grid_z}) {
+      for (const int field : extent->fields()) names.push_back(checks.field_name(field));
+    }
     fail(
         Status::invalid_argument,
         "{}: these sizes ({}) need a grid of {} x {} x {} blocks; a launch holds at most {} x {} x "
-        "{}: split the call",
+        "{}: lower {}, for which the call may have to be split",
         checks.op().name, checks.sizes_text(fields), grid.x, grid.y, grid.z, kMaxGridX, kMaxGridYZ,
-        kMaxGridYZ);
+        kMaxGridYZ, fmt::join(names, " or "));
   });
 }
 
@@ -94,9 +100,17 @@ struct Grid {
                                                        const int64_t* fields, const Grid& grid,
                                                        int driver_error) noexcept {
   return guarded([&] {
+    const Device& device = plan.session->device();
+    if (device.is_of_earlier_kernel(driver_error)) {
+      fail(Status::driver_error,
+           "{}: not launched, because a kernel that was launched earlier, not necessarily one of "
+           "this op or of Kiln, has failed on the device, and nothing runs in this context any "
+           "more: {}",
+           checks.op().name, device.error_text(driver_error));
+    }
     fail(Status::driver_error, "{}: the launch of {} x {} x {} blocks ({}) failed: {}",
          checks.op().name, grid.x, grid.y, grid.z, checks.sizes_text(fields),
-         plan.session->device().error_text(driver_error));
+         device.error_text(driver_error));
   });
 }
 
@@ -137,7 +151,8 @@ kiln_status launch(kiln_plan& plan, const CallChecks& checks, const DispatchVari
   for (size_t i = 0; i < count; ++i) {
     const KernelSlot& slot = variant.kernels[i];
     grids[i] = {slot.grid_x.value(fields), slot.grid_y.value(fields), slot.grid_z.value(fields)};
-    if (!grids[i].is_empty() && !grids[i].is_legal()) return refuse_grid(checks, fields, grids[i]);
+    if (!grids[i].is_empty() && !grids[i].is_legal())
+      return refuse_grid(checks, fields, slot, grids[i]);
   }
   bool reached_driver = false;
   for (size_t i = 0; i < count; ++i) {

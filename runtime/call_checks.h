@@ -21,6 +21,11 @@ class FieldExtent {
  public:
   FieldExtent() = default;
   int64_t value(const int64_t* fields) const noexcept;
+  std::vector<int> fields() const {  // that it depends on, for messages
+    std::vector<int> found;
+    for (const Factor& factor : factors_) found.push_back(factor.field);
+    return found;
+  }
 
  private:
   friend class FieldResolver;
@@ -88,6 +93,9 @@ class CallChecks {
 
   // "num_tokens = 70000, idx_width = 640": for the sentences of others.
   std::string sizes_text(const int64_t* fields) const;
+  const std::string& field_name(int field) const {
+    return resolver_.fields()[static_cast<size_t>(field)].name;
+  }
 
   const templates::Op& op() const { return op_; }
   int field_count() const { return static_cast<int>(resolver_.fields().size()); }
@@ -165,10 +173,6 @@ class CallChecks {
   static bool is_empty(const PointerCheck& check, const int64_t* fields) noexcept;
   std::string numbers_of(const templates::Requirement& requirement, const int64_t* fields) const;
   std::string explain_pointer(const PointerCheck& check, const int64_t* fields) const;
-  const std::string& field_name(int field) const {
-    return resolver_.fields()[static_cast<size_t>(field)].name;
-  }
-
   const templates::Op& op_;
   FieldResolver resolver_;
   int least_fields_ = 0;  // a shorter struct lacks a field that cannot be zero

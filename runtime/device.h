@@ -106,6 +106,8 @@ class Device {
   // fails with what the first one did.
   virtual LaunchResult launch(const LoadedKernel& kernel, Dim3 grid, const void* args,
                               Stream stream) noexcept = 0;
+  // True of what launch() answers only because an earlier kernel, of whoever, failed on the device.
+  virtual bool is_of_earlier_kernel(int /*driver_error*/) const { return false; }
   virtual CaptureState capture_state(Stream stream) noexcept = 0;
 
   // Memory. free() of 0 is legal. Copies to and from the host are finished on return and wait for

@@ -70,7 +70,7 @@ class Session::PrepareScope {
     if (session_.state_ == State::sealed) {
       fail(when_sealed,
            "{}: the session has been sealed by kiln_seal, so nothing may be compiled or loaded any "
-           "more",
+           "more; let kiln_prepare have all that is called in its workload, before kiln_seal",
            what);
     }
     // What the outer prepare has begun would be waited for, and only this thread can finish it.

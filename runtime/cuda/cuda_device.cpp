@@ -308,6 +308,21 @@ class CudaDevice : public Device {
   std::string error_text(int driver_error) const override {
     return driver_.error_text(driver_error);
   }
+  // A launch returns before its kernel runs: what a kernel does wrong, later launches are told.
+  bool is_of_earlier_kernel(int driver_error) const override {
+    constexpr int kSticky[] = {CUDA_ERROR_ECC_UNCORRECTABLE,
+                               CUDA_ERROR_NVLINK_UNCORRECTABLE,
+                               CUDA_ERROR_ILLEGAL_ADDRESS,
+                               CUDA_ERROR_LAUNCH_TIMEOUT,
+                               CUDA_ERROR_ASSERT,
+                               CUDA_ERROR_HARDWARE_STACK_ERROR,
+                               CUDA_ERROR_ILLEGAL_INSTRUCTION,
+                               CUDA_ERROR_MISALIGNED_ADDRESS,
+                               CUDA_ERROR_INVALID_ADDRESS_SPACE,
+                               CUDA_ERROR_INVALID_PC,
+                               CUDA_ERROR_LAUNCH_FAILED};
+    return std::find(std::begin(kSticky), std::end(kSticky), driver_error) != std::end(kSticky);
+  }
 
   LoadedKernel load(const jit::Binary& binary, int threads, int64_t dynamic_smem_bytes) override;
   LaunchResult launch(const LoadedKernel& kernel, Dim3 grid, const void* args,

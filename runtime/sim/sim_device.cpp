@@ -25,6 +25,7 @@ constexpr int kInvalidValue = 1;          // CUDA_ERROR_INVALID_VALUE
 constexpr int kInvalidHandle = 400;       // CUDA_ERROR_INVALID_HANDLE
 constexpr int kOutOfResources = 701;      // CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
 constexpr int kLaunchFailed = 719;        // CUDA_ERROR_LAUNCH_FAILED
+constexpr int kEarlierFailed = 700;       // CUDA_ERROR_ILLEGAL_ADDRESS, as later launches get it
 constexpr int kCaptureInvalidated = 901;  // CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
 
 constexpr int kMostThreads = 1024;                       // of a block
@@ -82,6 +83,9 @@ class SimDevice : public Device {
   const DeviceInfo& info() const override { return info_; }
   DeviceCondition condition() override { return {}; }
   std::string error_text(int driver_error) const override;
+  bool is_of_earlier_kernel(int driver_error) const override {
+    return driver_error == kEarlierFailed;
+  }
 
   LoadedKernel load(const jit::Binary& binary, int threads, int64_t dynamic_smem_bytes) override;
   void describe(const LoadedKernel& kernel, const KernelSubject& subject) override;
@@ -316,6 +320,7 @@ LaunchResult SimDevice::launch(const LoadedKernel& kernel, Dim3 grid, const void
     }
     if (capture_state(stream) == CaptureState::invalidated)
       return {.driver_error = kCaptureInvalidated};
+    if (has_failed()) return {.driver_error = kEarlierFailed};
     KernelNode node{.kernel = sim_kernel,
                     .grid = grid,
                     .threads = kernel.threads,

@@ -305,6 +305,7 @@ TEST_F(CallTest, GridBeyondTheLimitIsRefusedBeforeAnythingRuns) {
   EXPECT_EQ(fake_cuda_launches(), 2u);
   EXPECT_REFUSED(call_with(&StagedRowsArgs::num_rows, 65535 * 16 + 1), KILN_INVALID_ARGUMENT,
                  "a grid of 1 x 65536 x 1 blocks");
+  expect_contains(kiln_last_error(), "x 65535: lower num_rows, for which the call may have to be");
   EXPECT_EQ(fake_cuda_launches(), 2u);  // not even the first kernel, which would fit
 }
 
@@ -358,6 +359,15 @@ TEST_F(CallTest, C156LaunchErrorIsReturnedAndNamed) {
                  "staged_rows: the launch of 2 x 1 x 1 blocks (num_rows = 8");
   expect_contains(kiln_last_error(), "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES");
   EXPECT_OK(call_with(&StagedRowsArgs::num_rows, 8));
+}
+
+TEST_F(CallTest, AFaultOfAnEarlierKernelIsNotBlamedOnTheCall) {
+  for (const int error : {CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED}) {
+    ASSERT_EQ(fake_cuda_fail_times("cuLaunchKernel", error, 0, 1), 1);
+    EXPECT_REFUSED(call_with(&StagedRowsArgs::num_rows, 8), KILN_DRIVER_ERROR,
+                   "staged_rows: not launched, because a kernel that was launched earlier");
+  }
+  expect_contains(kiln_last_error(), "CUDA_ERROR_LAUNCH_FAILED");
 }
 
 TEST_F(CallTest, PlansComeAndGoWithoutEndAndTheirCallsStayCounted) {

@@ -122,6 +122,7 @@ TEST_F(SessionTest, PlanMadeBeforeSealAndNeverPreparedIsRefusedAtItsCall) {
   ASSERT_OK(kiln_seal(session));
   const kiln_combine_topk_swa_args args = combine_args(8);
   EXPECT_REFUSED(kiln_combine_topk_swa(combine, &args, nullptr), KILN_NOT_PREPARED, "sealed");
+  expect_contains(kiln_last_error(), "let kiln_prepare have all that is called in its workload");
   EXPECT_EQ(fake_cuda_launches(), 0u);
 }
 

@@ -207,6 +207,12 @@ TEST_F(SimSession, AWriteBehindTheEndIsReportedWithItsPlace) {
   EXPECT_REFUSED(kiln_memory_read(session_, result.data(), args_.sums, kSumBytes),
                  KILN_DRIVER_ERROR, "outside of `sums`");
   EXPECT_REFUSED(call(), KILN_DRIVER_ERROR, "outside of `sums`");
+  expect_contains(kiln_last_error(), "not launched, because a kernel that was launched earlier");
+}
+
+TEST_F(SimSession, ACallThatIsWrongItselfIsBlamed) {
+  prepare(kWriteBehindEnd);
+  EXPECT_REFUSED(call(), KILN_DRIVER_ERROR, "the launch of 100 x 1 x 1 blocks");
 }
 
 TEST_F(SimSession, WhatTheCallHasNotWrittenOfAnOutputIsNotRead) {
