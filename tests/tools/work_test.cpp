@@ -552,7 +552,9 @@ TEST_F(DoctorCommand, NvrtcThatIsNewerThanTheDriverIsToldApart) {
     const bool is_newer =
         candidate["usable"] && std::stoi(candidate["version"].get<std::string>()) > 12;
     EXPECT_EQ(candidate["too_new"], is_newer) << candidate;
-    if (is_newer) EXPECT_FALSE(candidate["chosen"]) << candidate;
+    if (is_newer) {
+      EXPECT_FALSE(candidate["chosen"]) << candidate;
+    }
     newer += is_newer ? 1 : 0;
   }
   if (newer == 0) GTEST_SKIP() << "no NVRTC here is newer than 12";
