@@ -421,7 +421,7 @@ void Layer::upgrade(std::vector<std::string>& warnings) {
   }
 }
 
-void Layer::read(const Work& work) {
+void Layer::read(const Work& work, Reads reads) {
   const std::lock_guard lock(mutex_);
   check_process();
   if (opened_.immutable && file_stamp(path_) != opened_.stamp) {
@@ -435,6 +435,7 @@ void Layer::read(const Work& work) {
   if (!snapshot && !opened_.immutable && !is_in_memory())
     snapshot = std::make_unique<Transaction>(*opened_.database, Transaction::Kind::read);
   check_version();
+  if (reads == Reads::outside_of_transactions) snapshot.reset();
   try {
     work(*opened_.database);
   } catch (const SqliteError& error) {

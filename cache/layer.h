@@ -71,8 +71,10 @@ class Layer {
                                      std::vector<std::string>& warnings);
   ~Layer();
 
-  // Runs `work` on the file. Does nothing when there is no file.
-  void read(const Work& work);
+  // Runs `work` on the file, in one snapshot unless it has a statement that no transaction may hold.
+  // Does nothing when there is no file.
+  enum class Reads { in_one_snapshot, outside_of_transactions };
+  void read(const Work& work, Reads reads = Reads::in_one_snapshot);
 
   // Runs `work` in one transaction, in the file that is at the path now. Makes it if need be. none:
   // throws SqliteError of SQLITE_BUSY at once when another process is writing.

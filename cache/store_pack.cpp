@@ -40,7 +40,8 @@ void LayeredStore::make_pack(const std::string& path) {
   };
   const auto read_source = [&](const Layer::Work& work) {
     try {
-      if (source) source->read(work);
+      // VACUUM is a transaction of its own.
+      if (source) source->read(work, Layer::Reads::outside_of_transactions);
     } catch (const SqliteError& error) {
       if (error.is_corruption()) note_damage(*source, error.what(), "so it cannot be packed");
       refuse(error.what());
