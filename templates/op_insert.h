@@ -19,7 +19,9 @@ inline Cost insert_cost(const Sizes& s, int64_t elements, int64_t entry_bytes, i
 inline Space insert_space(int64_t lanes_per_row) {
   Space space;
   space.axes = {
-      {"threads", {64, 128, 256, 512}, fmt::format("threads of a CTA; {} to a row", lanes_per_row)},
+      {"threads",
+       {32, 64, 128, 256, 512},
+       fmt::format("threads of a CTA; {} to a row", lanes_per_row)},
       {"rows_per_thread", {1, 2, 4}, "rows that a thread loads before it works on the first"},
   };
   return space;

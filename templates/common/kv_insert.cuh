@@ -7,8 +7,9 @@
 //   F3  bs x (448 E4M3 codes, 64 bf16) | bs x 8 UE8M0 scales, one per 64 elements, the last 0
 //   F4  bs x 512 bf16                  |
 //
-// A row is 64 lanes of 8 elements; the last 8 lanes rotate. Stores are at most 8 bytes wide where
-// pages are only aligned to 8.
+// A row is a warp: each lane has 8 elements of its first half and 8 of its second, so that all
+// rotated ones are second pieces, of the last 8 lanes. Stores are at most 8 bytes wide where pages
+// are only aligned to 8.
 #pragma once
 
 #include "templates/common/memory.cuh"
@@ -20,8 +21,10 @@
 
 enum KvLayout : int { F1 = 1, F2 = 2, F3 = 3, F4 = 4 };
 
-constexpr int lanes_per_kv_row = 64;
+constexpr int kv_columns_of_row = 512;
+constexpr u32 second_piece = 256;  // columns behind the first of a lane
 constexpr u32 first_rope_column = 448;
+constexpr u32 first_rope_lane = (first_rope_column - second_piece) / 8;
 
 struct KvRows {
   const u16* x;
@@ -40,9 +43,9 @@ struct KvRows {
 };
 
 // What a lane has loaded of one row.
-struct KvPiece {
-  Piece x;
-  RopeAngles angles;  // where the lane rotates
+struct KvPart {
+  Piece pieces[2];
+  RopeAngles angles;  // where the second piece rotates
   bool rotates;
   EntryPlace place;
   bool is_written;
@@ -58,18 +61,19 @@ __device__ __forceinline__ void store_bf16x8(u8* to, const u32 (&pairs)[4], bool
 }
 
 template <int layout, int quantiser>
-__device__ __forceinline__ void store_piece(const KvRows& kv, const KvPiece& piece,
-                                            const Quantised& q, u32 column, bool allows_16_bytes) {
+__device__ __forceinline__ void store_piece(const KvRows& kv, const EntryPlace& place,
+                                            const Piece& piece, const Quantised& q, u32 column,
+                                            bool allows_16_bytes) {
   constexpr u32 row_bytes = layout == F1 ? 512 : layout == F2 ? 256 : layout == F3 ? 576 : 1024;
   constexpr u32 scale_bytes = layout == F1 ? 16 : layout == F2 ? 32 : 8;
-  u8* page = kv.cache + static_cast<i64>(piece.place.page) * kv.page_stride;
-  u8* row = page + static_cast<u64>(piece.place.entry) * row_bytes;
+  u8* page = kv.cache + static_cast<i64>(place.page) * kv.page_stride;
+  u8* row = page + static_cast<u64>(place.entry) * row_bytes;
   if constexpr (layout == F4) {
     store_bf16x8(row + 2 * column, q.fake, allows_16_bytes);
     return;
   }
   u8* scales = page + static_cast<u64>(kv.page_size) * row_bytes +
-               static_cast<u64>(piece.place.entry) * scale_bytes;
+               static_cast<u64>(place.entry) * scale_bytes;
   constexpr u32 group = group_of(quantiser);
   const bool is_tail = layout == F3 && column >= first_rope_column;
   if (column % group == 0) scales[column / group] = is_tail ? 0 : static_cast<u8>(q.scale);
@@ -77,93 +81,99 @@ __device__ __forceinline__ void store_piece(const KvRows& kv, const KvPiece& pie
   if constexpr (layout == F2) {
     *reinterpret_cast<u32*>(row + column / 2) = codes.x;
   } else if (is_tail) {
-    store_bf16x8(row + first_rope_column + 2 * (column - first_rope_column), piece.x.pairs,
+    store_bf16x8(row + first_rope_column + 2 * (column - first_rope_column), piece.pairs,
                  allows_16_bytes);
   } else {
     *reinterpret_cast<uint2*>(row + column) = codes;
   }
 }
 
-// The squares of the rows of these 64 lanes, added in the order of norm.cuh: pieces j and j + 32
-// lie in two warps.
-template <int threads, int rows_per_thread>
-__device__ __forceinline__ void add_squares(const KvPiece (&pieces)[rows_per_thread],
-                                            float (&sums)[rows_per_thread]) {
-  __shared__ float of_threads[rows_per_thread][threads];
+__device__ __forceinline__ uint4 loaded_piece(const u16* from) {
+  return load_16(reinterpret_cast<const u8*>(from));
+}
+
+__device__ __forceinline__ void normalise(KvPart& part, const uint4 (&weights)[2]) {
+  float squares[2];
 #pragma unroll
-  for (int i = 0; i < rows_per_thread; ++i) {
-    const Piece& x = pieces[i].x;
-    sums[i] = sum_of_squares({x.pairs[0], x.pairs[1], x.pairs[2], x.pairs[3]});
-    of_threads[i][threadIdx.x] = sums[i];
+  for (int half = 0; half < 2; ++half) {
+    const u32(&x)[4] = part.pieces[half].pairs;
+    squares[half] = sum_of_squares({x[0], x[1], x[2], x[3]});
   }
-  __syncthreads();
+  const float factor =
+      norm_factor<kv_columns_of_row>(sum_of_row<warp_lanes>(squares, nullptr, lane_id(), 0));
 #pragma unroll
-  for (int i = 0; i < rows_per_thread; ++i) {
-    sums[i] = __fadd_rn(sums[i], of_threads[i][threadIdx.x ^ warp_lanes]);
+  for (int half = 0; half < 2; ++half) {
+    const uint4& w = weights[half];
+    const u32 of_pairs[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-    for (int half = warp_lanes / 2; half >= 1; half /= 2)
-      sums[i] = __fadd_rn(sums[i], __shfl_xor_sync(all_lanes, sums[i], half));
+    for (int j = 0; j < 4; ++j) {
+      u32& pair = part.pieces[half].pairs[j];
+      pair = normalised(pair, of_pairs[j], factor);
+    }
   }
 }
 
-template <int threads, int rows_per_thread>
-__device__ __forceinline__ void normalise(KvPiece (&pieces)[rows_per_thread],
-                                          const uint4& weights) {
-  const u32 of_pairs[4] = {weights.x, weights.y, weights.z, weights.w};
-  float sums[rows_per_thread];
-  add_squares<threads>(pieces, sums);
-#pragma unroll
-  for (int i = 0; i < rows_per_thread; ++i) {
-    const float factor = norm_factor<8 * lanes_per_kv_row>(sums[i]);
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      pieces[i].x.pairs[j] = normalised(pieces[i].x.pairs[j], of_pairs[j], factor);
-  }
-}
-
-// grid  (ceil(rows / (threads / 64 * rows_per_thread)))   block (threads)
+// grid  (ceil(rows / (threads / 32 * rows_per_thread)))   block (threads)   shared: none
 // Rows rotate by the first position of their group of `ratio`.
 template <int layout, int quantiser, bool has_norm, int ratio, int threads, int rows_per_thread>
 __device__ __forceinline__ void insert_kv_rows(const KvRows& kv) {
-  constexpr int rows_at_once = threads / lanes_per_kv_row;
-  const u32 column = threadIdx.x % lanes_per_kv_row * 8;
-  const i64 first = static_cast<i64>(blockIdx.x) * (rows_at_once * rows_per_thread) +
-                    threadIdx.x / lanes_per_kv_row;
+  constexpr int rows_at_once = threads / warp_lanes;
+  const u32 lane = static_cast<u32>(lane_id());
+  const u32 column = lane * 8;
+  const i64 first = static_cast<i64>(blockIdx.x) * (rows_at_once * rows_per_thread) + warp_id();
 
-  uint4 weights = {0, 0, 0, 0};
-  if constexpr (has_norm) weights = load_16(reinterpret_cast<const u8*>(kv.weight + column));
+  uint4 weights[2] = {};
+  if constexpr (has_norm) {
+    weights[0] = loaded_piece(kv.weight + column);
+    weights[1] = loaded_piece(kv.weight + column + second_piece);
+  }
   i64 slots[rows_per_thread];
   i32 positions[rows_per_thread];
-  KvPiece pieces[rows_per_thread];
+  KvPart parts[rows_per_thread];
 #pragma unroll
   for (int i = 0; i < rows_per_thread; ++i) {
     const i64 row = min(first + i * rows_at_once, kv.rows - 1);
-    const uint4 x = load_16(reinterpret_cast<const u8*>(kv.x + row * kv.x_stride + column));
-    pieces[i].x = {{x.x, x.y, x.z, x.w}};
+    const u16* x = kv.x + row * kv.x_stride + column;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint4 eight = loaded_piece(x + half * second_piece);
+      parts[i].pieces[half] = {{eight.x, eight.y, eight.z, eight.w}};
+    }
     slots[i] = kv.slots[row];
     positions[i] = kv.positions[row];
   }
 #pragma unroll
   for (int i = 0; i < rows_per_thread; ++i) {
-    const bool has_slot = find_slot(tied_to(slots[i], pieces[i].x.pairs[0] ^ weights.x, kv.rows),
-                                    kv.page_size, kv.num_pages, pieces[i].place);
-    pieces[i].is_written = has_slot && first + i * rows_at_once < kv.rows;
-    pieces[i].rotates = column >= first_rope_column && pieces[i].is_written && positions[i] >= 0 &&
-                        positions[i] < kv.num_positions;
-    if (pieces[i].rotates) {
+    KvPart& part = parts[i];
+    const u32 loaded = part.pieces[0].pairs[0] ^ part.pieces[1].pairs[0] ^ weights[0].x;
+    const bool has_slot = find_slot(tied_to(slots[i], loaded ^ weights[1].x, kv.rows), kv.page_size,
+                                    kv.num_pages, part.place);
+    part.is_written = has_slot && first + i * rows_at_once < kv.rows;
+    part.rotates = lane >= first_rope_lane && part.is_written && positions[i] >= 0 &&
+                   positions[i] < kv.num_positions;
+    if (part.rotates) {
       const i32 position = positions[i] - positions[i] % ratio;
-      pieces[i].angles = load_rope_angles(kv.table + position * kv.table_stride,
-                                          static_cast<int>(column - first_rope_column) / 8);
+      part.angles = load_rope_angles(kv.table + position * kv.table_stride,
+                                     static_cast<int>(lane - first_rope_lane));
     }
   }
-  if constexpr (has_norm) normalise<threads>(pieces, weights);
   const bool allows_16_bytes =
       ((reinterpret_cast<u64>(kv.cache) | static_cast<u64>(kv.page_stride)) & 15) == 0;
 #pragma unroll
   for (int i = 0; i < rows_per_thread; ++i) {
-    if (pieces[i].rotates) rotate<false>(pieces[i].x.pairs, pieces[i].angles);
-    const Quantised q = quantise<quantiser>(pieces[i].x);
-    if (pieces[i].is_written)
-      store_piece<layout, quantiser>(kv, pieces[i], q, column, allows_16_bytes);
+    KvPart& part = parts[i];
+    if constexpr (has_norm) normalise(part, weights);
+    if (part.rotates) rotate<false>(part.pieces[1].pairs, part.angles);
+    u32 largest[2];
+    largest_of_groups<group_of(quantiser) / 8>(part.pieces[0], part.pieces[1], largest[0],
+                                               largest[1]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Piece& piece = part.pieces[half];
+      const Quantised q = quantise<quantiser>(piece, largest[half]);
+      if (part.is_written)
+        store_piece<layout, quantiser>(kv, part.place, piece, q, column + half * second_piece,
+                                       allows_16_bytes);
+    }
   }
 }

@@ -2,9 +2,9 @@
 // its slot of the paged cache (ops.md B9, B8).
 //   cache[slot] = quantised(rope(latent[t], first position of the group of positions[t]))
 //   f1: q8a     f2, f4: q4n     f3: q8d, tail as bf16
-// grid  (ceil(rows / (threads / 64 * rows_per_thread)))   block (threads)   shared: none
+// grid  (ceil(rows / (threads / 32 * rows_per_thread)))   block (threads)   shared: none
 //
-// 64 lanes to a row (common/kv_insert.cuh). The slot, the position and the row are loaded at once;
+// A warp to a row (common/kv_insert.cuh). The slot, the position and the row are loaded at once;
 // only the angles of the last 8 lanes wait for a load.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // format, ratio, threads, rows_per_thread

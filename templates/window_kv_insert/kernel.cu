@@ -1,10 +1,9 @@
 // Rotates the window kv of each row, quantises it and writes it to its slot of the paged cache
 // (ops.md B7, B8); with has_norm it is normalised before.
 //   cache[slot] = quantised(rope(kv[t], positions[t]))     f1, f4: q8a     f3: q8d, tail as bf16
-// grid  (ceil(rows / (threads / 64 * rows_per_thread)))   block (threads)   shared: a float a row
-// of each thread, for the norm
+// grid  (ceil(rows / (threads / 32 * rows_per_thread)))   block (threads)   shared: none
 //
-// 64 lanes to a row (common/kv_insert.cuh). The slot, the position and the row are loaded at once;
+// A warp to a row (common/kv_insert.cuh). The slot, the position and the row are loaded at once;
 // only the angles of the last 8 lanes wait for a load.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // format, has_norm, threads, rows_per_thread

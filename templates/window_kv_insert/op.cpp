@@ -10,7 +10,7 @@ extern const Op window_kv_insert;
 namespace {
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-constexpr int64_t kLanesPerRow = 64;  // of 8 elements
+constexpr int64_t kLanesPerRow = 32;  // of twice 8 elements
 
 // Stored in problems as names; the numbers are constants of the kernel (common/kv_insert.cuh).
 enum Format : int64_t { kF1 = 1, kF3 = 3, kF4 = 4 };
@@ -31,7 +31,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
       .reduction_signature = s["norm"] == kRms ? "pieces of 8, then halves" : ""};
 }
 
-ModelHints model(const Sizes&, const Config& c, const Gpu&) { return insert_model(c, 210, 60); }
+ModelHints model(const Sizes&, const Config& c, const Gpu&) { return insert_model(c, 300, 60); }
 
 }  // namespace
 

@@ -45,10 +45,10 @@ TEST(WindowInsertOnSimulator, PlantedMistakesAreRejected) {
       "window_kv_insert", {{"format", 1}, {"norm", 0}},
       {{"the first position is 1", "kv_insert.cuh", "kv.table + position * kv.table_stride",
         "kv.table + (position + 1) % kv.num_positions * kv.table_stride"},
-       {"angles of the neighbour", "kv_insert.cuh", "(column - first_rope_column) / 8)",
-        "(column - first_rope_column) / 8 ^ 1)"},
-       {"the tail begins early", "kv_insert.cuh", "pieces[i].rotates = column >= first_rope_column",
-        "pieces[i].rotates = column >= 440"},
+       {"angles of the neighbour", "kv_insert.cuh", "(lane - first_rope_lane)",
+        "((lane - first_rope_lane) ^ 1)"},
+       {"the tail begins early", "kv_insert.cuh", "part.rotates = lane >= first_rope_lane",
+        "part.rotates = lane >= 23"},
        {"rotated backwards", "kv_insert.cuh", "rotate<false>", "rotate<true>"},
        {"the floor of Q8b", "quantise.cuh", "fmaxf(largest, 1e-4f) * reciprocal_of_448",
         "fmaxf(largest * reciprocal_of_448, 1e-4f)"},
@@ -78,18 +78,17 @@ TEST(WindowInsertOnSimulator, PlantedMistakesInTheOtherFormatsAreRejected) {
           {"groups of 32", "kernel.cu", "format == F3 ? q8d : q8a", "q8a"}});
   reject("window_kv_insert", {{"format", 4}, {"norm", 0}},
          {{"rows that are not quantised", "kv_insert.cuh", "store_bf16x8(row + 2 * column, q.fake",
-           "store_bf16x8(row + 2 * column, piece.x.pairs"}});
+           "store_bf16x8(row + 2 * column, piece.pairs"}});
 }
 
 TEST(WindowInsertOnSimulator, PlantedMistakesInTheNormAreRejected) {
   reject("window_kv_insert", {{"format", 3}, {"norm", 1}},
-         {{"half a row", "kv_insert.cuh", "of_threads[i][threadIdx.x ^ warp_lanes]", "sums[i]"},
-          {"no barrier", "kv_insert.cuh", "  __syncthreads();\n", ""},
-          {"rows share their sums", "kv_insert.cuh",
-           "__fadd_rn(sums[i], of_threads[i][threadIdx.x ^ warp_lanes])",
-           "__fadd_rn(sums[i], of_threads[0][threadIdx.x ^ warp_lanes])"},
-          {"a factor for 256 columns", "kv_insert.cuh", "norm_factor<8 * lanes_per_kv_row>",
-           "norm_factor<4 * lanes_per_kv_row>"},
+         {{"half a row", "kv_insert.cuh", "squares[half] = sum_of_squares",
+           "squares[half] = half == 0 ? 0.0f : sum_of_squares"},
+          {"a pair is left out", "kv_insert.cuh", "x[1], x[2], x[3]", "x[1], x[2], 0"},
+          {"the weights of the first half", "kv_insert.cuh", "= weights[half]", "= weights[0]"},
+          {"a factor for 256 columns", "kv_insert.cuh", "norm_factor<kv_columns_of_row>",
+           "norm_factor<kv_columns_of_row / 2>"},
           {"the same weights everywhere", "kv_insert.cuh", "kv.weight + column", "kv.weight"},
           {"no norm", "kernel.cu", "format, quantiser, has_norm", "format, quantiser, false"}});
 }
