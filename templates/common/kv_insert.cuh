@@ -163,14 +163,12 @@ __device__ __forceinline__ void insert_kv_rows(const KvRows& kv) {
   for (int i = 0; i < rows_per_thread; ++i) {
     KvPart& part = parts[i];
     if constexpr (has_norm) normalise(part, weights);
-    if (part.rotates) rotate<false>(part.pieces[1].pairs, part.angles);
-    u32 largest[2];
-    largest_of_groups<group_of(quantiser) / 8>(part.pieces[0], part.pieces[1], largest[0],
-                                               largest[1]);
+      // The first half is done while the angles are on their way.
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const Piece& piece = part.pieces[half];
-      const Quantised q = quantise<quantiser>(piece, largest[half]);
+      Piece& piece = part.pieces[half];
+      if (half == 1 && part.rotates) rotate<false>(piece.pairs, part.angles);
+      const Quantised q = quantise<quantiser>(piece);
       if (part.is_written)
         store_piece<layout, quantiser>(kv, part.place, piece, q, column + half * second_piece,
                                        allows_16_bytes);

@@ -64,7 +64,7 @@ Space space(const Sizes&, const Gpu&) {
        {0, 16, 32, 64, 128},
        "threads that share the kv part of a row; 0: those of the q part take it too"},
       {"rows_per_cta", {1, 2, 4, 8}, "rows that one CTA takes"},
-      {"rows_in_turn", {1, 2}, "rows that a thread takes one after another"},
+      {"rows_in_turn", {1, 2, 4}, "rows that a thread takes one after another"},
       {"early_weights",
        {0, 1},
        "1: read the weights together with the row; 0: each piece before its product"},
