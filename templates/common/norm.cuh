@@ -34,19 +34,13 @@ struct RowPart {
   static __device__ __forceinline__ Element* place(Element* row, int thread, int i) {
     return row + thread * piece_elements + i * (threads * piece_elements);
   }
-  // Rows are read once, weights by every CTA.
-  __device__ __forceinline__ void load_once(const u16* row, int thread) {
-#pragma unroll
-    for (int i = 0; i < count; ++i)
-      data[i] = holds(thread, i) ? load_stream_16(place(row, thread, i)) : uint4{0, 0, 0, 0};
-  }
-  static __device__ __forceinline__ uint4 piece_shared_by_all(const u16* row, int thread, int i) {
+  static __device__ __forceinline__ uint4 piece(const u16* row, int thread, int i) {
     return holds(thread, i) ? load_16(reinterpret_cast<const u8*>(place(row, thread, i)))
                             : uint4{0, 0, 0, 0};
   }
-  __device__ __forceinline__ void load_shared_by_all(const u16* row, int thread) {
+  __device__ __forceinline__ void load(const u16* row, int thread) {
 #pragma unroll
-    for (int i = 0; i < count; ++i) data[i] = piece_shared_by_all(row, thread, i);
+    for (int i = 0; i < count; ++i) data[i] = piece(row, thread, i);
   }
   // The compiler then keeps pairs, not the floats that it made of them: half of the registers.
   __device__ __forceinline__ void keep_packed() {

@@ -237,7 +237,7 @@ __device__ __forceinline__ void pool_rows(Piece8 (&x)[pieces], const Projections
 __device__ __forceinline__ void put_latent(const Args& args, i64 t, const Piece8 (&x)[pieces],
                                            float* exchange, int thread, int group) {
   RowPart<channels, threads_per_row> weights;
-  weights.load_shared_by_all(args.norm_weight, thread);
+  weights.load(args.norm_weight, thread);
   uint4 rounded[pieces];
   float squares[pieces];
 #pragma unroll

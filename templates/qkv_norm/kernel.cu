@@ -35,7 +35,7 @@ struct Norm {
     factor = norm_factor<columns>(sum);
   }
   __device__ __forceinline__ uint4 piece(int turn, const u16* weight, int thread, int i) const {
-    const uint4 weights = early_weights ? w.data[i] : Part::piece_shared_by_all(weight, thread, i);
+    const uint4 weights = early_weights ? w.data[i] : Part::piece(weight, thread, i);
     return normalised(x[turn].data[i], weights, factor);
   }
 };
@@ -95,12 +95,12 @@ __device__ __forceinline__ void take_rows(const Args& args, float* shared, int r
     // Beyond the last row a thread works in vain: lanes of one warp shuffle together.
     const i64 row = min(first + turn * rows_per_cta, args.num_rows - 1);
     const u16* qkv = args.qkv + row * args.qkv_stride;
-    if constexpr (takes_q) q.x[turn].load_once(qkv, thread);
-    if constexpr (takes_kv) kv.x[turn].load_once(qkv + q_columns, thread);
+    if constexpr (takes_q) q.x[turn].load(qkv, thread);
+    if constexpr (takes_kv) kv.x[turn].load(qkv + q_columns, thread);
   };
   load(0);
-  if constexpr (early_weights && takes_q) q.w.load_shared_by_all(args.q_weight, thread);
-  if constexpr (early_weights && takes_kv) kv.w.load_shared_by_all(args.kv_weight, thread);
+  if constexpr (early_weights && takes_q) q.w.load(args.q_weight, thread);
+  if constexpr (early_weights && takes_kv) kv.w.load(args.kv_weight, thread);
 #pragma unroll
   for (int turn = 0; turn < rows_in_turn; ++turn) {
     if (turn + 1 < rows_in_turn) load(turn + 1);

@@ -24,12 +24,12 @@ extern "C" __global__ void __launch_bounds__(block_threads)
   const auto load = [&](Part& x, int turn) {
     // Rows of one warp shuffle together, so none may leave: beyond the last it works in vain.
     const i64 row = min(first + turn * rows_per_cta, args.num_rows - 1);
-    x.load_once(args.x + row * args.x_stride, thread);
+    x.load(args.x + row * args.x_stride, thread);
   };
   Part x[rows_in_turn];
   load(x[0], 0);
   Part w;
-  if constexpr (early_weights) w.load_shared_by_all(args.weight, thread);
+  if constexpr (early_weights) w.load(args.weight, thread);
 
   // A row's sums stand where those of the row before do not: its threads may still read them.
   __shared__ float shared[has_exchange ? 2 * block_threads : 1];
@@ -46,8 +46,7 @@ extern "C" __global__ void __launch_bounds__(block_threads)
     u16* y = args.y + row * args.y_stride;
 #pragma unroll
     for (int i = 0; i < Part::count; ++i) {
-      const uint4 weights =
-          early_weights ? w.data[i] : Part::piece_shared_by_all(args.weight, thread, i);
+      const uint4 weights = early_weights ? w.data[i] : Part::piece(args.weight, thread, i);
       if (Part::holds(thread, i))
         store_16(Part::place(y, thread, i), normalised(x[turn].data[i], weights, factor));
     }

@@ -32,6 +32,7 @@ else:
     import peers_inputs
     import peers_linear_fp8
     import peers_metadata
+    import peers_numbers
     import peers_rows
     import peers_sparse_mla_decode
     import peers_timing
@@ -75,6 +76,7 @@ class Op:
     check_triton: Callable  # (device)
     planned_rows: Callable  # () -> (name, function that makes the row): one row's buffers at a time
     triton_trials: Callable | None = None  # (device) -> (run, compare); interpreted by none
+    check_comparison: Callable | None = None  # () -> numbers of mistakes found, of others accepted
 
 
 def op_of_trials(module):
@@ -83,7 +85,13 @@ def op_of_trials(module):
             run()
             compare()
 
-    return Op(module.check_torch, check_triton, module.planned_rows, module.triton_trials)
+    return Op(
+        module.check_torch,
+        check_triton,
+        module.planned_rows,
+        module.triton_trials,
+        getattr(module, "check_comparison", None),
+    )
 
 
 def check_references():
@@ -102,6 +110,10 @@ def self_check(ops):
     for op in ops.values():
         op.check_torch("cpu")
     print("PyTorch peers: agree with the reference")
+    peers_numbers.check_limits()
+    counts = [op.check_comparison() for op in ops.values() if op.check_comparison]
+    found, accepted = (sum(each) for each in zip(*counts)) if counts else (0, 0)
+    print(f"comparison of numbers: finds {found} mistakes, accepts {accepted} other differences")
     os.environ["TRITON_INTERPRET"] = "1"
     try:
         import triton  # noqa: F401

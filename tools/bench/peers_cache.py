@@ -6,16 +6,19 @@ import torch
 
 import peers_small_reference as reference
 import peers_small_torch as torch_peer
+from peers_numbers import Quantised
 from peers_reference import LAYOUTS, Layout
 from peers_small import (
     TABLE_ROWS,
     SmallOp,
+    mistakes_of_rotation,
     peers_of,
     poisoned,
     random_bf16,
     random_ints,
     rope_table,
 )
+from peers_torch import page_regions
 
 INDEX_LAYOUTS = {
     "F5": Layout("F5", code_bytes=64, scale_bytes=4, page_multiple=512),  # E2M1, UE8M0 per 32
@@ -81,6 +84,48 @@ def expected(c, before):
     return (reference.insert(before[0], rows, c.slots, c.layout, c.page_size, c.quantiser),)
 
 
+FORMATS = {  # of codes and scales, bytes of scales that are in use
+    "F1": ("e4m3", "ue8m0", 16),
+    "F2": ("e2m1", "e4m3", 32),
+    "F3": ("e4m3", "ue8m0", 7),
+    "F4": ("bf16", None, 0),
+    "F5": ("e2m1", "ue8m0", 4),
+    "F6": ("e4m3", "fp32", 4),
+}
+
+
+def quantised(c, results):
+    """Entries of rows with a slot."""
+    codes, scales = page_regions(results[0], c.layout, c.page_size)
+    code_format, scale_format, scale_bytes = FORMATS[c.layout.name]
+    slots = c.slots[c.slots >= 0]
+    return Quantised(
+        codes,
+        scales if scales is None else scales[..., :scale_bytes],
+        code_format,
+        scale_format,
+        at=(slots // c.page_size, slots % c.page_size),
+        group={"q8a": 32, "q4n": 16}.get(c.quantiser, 0),
+    )
+
+
+def mistakes(c):
+    """Each but the first is a way to write in a wrong place."""
+    page, entry = c.slots // c.page_size, c.slots % c.page_size
+    others = {
+        "the slot beside": c.slots ^ 1,
+        "slots of each other": torch.where(c.slots >= 0, c.slots.roll(3), -1),
+        "another page": (c.num_pages - page) * c.page_size + entry,
+        "no slot": torch.where(torch.arange(len(c.slots)) == 0, -1, c.slots),
+    }
+    found = {
+        name: {"slots": torch.where(c.slots >= 0, slots, -1)} for name, slots in others.items()
+    }
+    if c.weight is not None:
+        found["another weight"] = {"weight": c.weight.roll(1)}
+    return mistakes_of_rotation(c, c.x) | found
+
+
 def insert_op(name, width, page_size, fake=None, has_norm=lambda shape: False):
     return SmallOp(
         name=name,
@@ -92,8 +137,9 @@ def insert_op(name, width, page_size, fake=None, has_norm=lambda shape: False):
         configs=lambda c: triton_peer().CONFIGS,
         read=lambda c: (),
         bytes=lambda c, out: c.x.nbytes + len(c.x) * (4 + 8 + 256 + c.layout.entry_bytes),
-        check_sizes=lambda sizes: {"num_rows": 7, "has_padding": True},
-        near=lambda c: () if c.weight is None else (0,),
+        check_sizes=lambda sizes: {"num_rows": 3584 // width, "has_padding": True},
+        quantised=quantised,
+        mistakes=mistakes,
         meant=lambda c, results: (results[0][1:],),
     )
 

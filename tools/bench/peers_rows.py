@@ -6,9 +6,11 @@ import torch
 
 import peers_small_reference as reference
 import peers_small_torch as torch_peer
+from peers_numbers import Quantised
 from peers_small import (
     TABLE_ROWS,
     SmallOp,
+    mistakes_of_rotation,
     peers_of,
     poisoned,
     random_bf16,
@@ -142,6 +144,10 @@ def qkv_reference(c, before):
     return [part[1] for part in parts], scales, kv
 
 
+def qkv_quantised(c, results):
+    return Quantised(results[0], results[1], "e4m3", "ue8m0") if c.to_codes else None
+
+
 QKV_NORM = SmallOp(
     name="qkv_norm",
     inputs=qkv_inputs,
@@ -153,7 +159,9 @@ QKV_NORM = SmallOp(
     reference=qkv_reference,
     configs=lambda c: triton_peer().WARPS,
     read=lambda c: (c.qkv, c.q_weight, c.kv_weight),
-    near=lambda c: (0, 1, 2),
+    near=lambda c: (2,) if c.to_codes else (0, 1),
+    quantised=qkv_quantised,
+    mistakes=lambda c: {"another weight": {"q_weight": c.q_weight.roll(1)}},
 )
 
 
@@ -195,6 +203,14 @@ def query_reference(c, before):
     return codes, folded
 
 
+def query_quantised(c, results):
+    """In q8k the scale is a factor of the weight."""
+    if c.output == "q4m":
+        return Quantised(results[0], results[1], "e2m1", "ue8m0")
+    folded = results[1].unsqueeze(-1).view(torch.uint8)
+    return Quantised(results[0], folded, "e4m3", "fp32")
+
+
 INDEX_QUERY = SmallOp(
     name="index_query",
     inputs=query_inputs,
@@ -208,6 +224,8 @@ INDEX_QUERY = SmallOp(
     reference=query_reference,
     configs=lambda c: triton_peer().HEAD_CONFIGS,
     read=lambda c: (c.q, c.head_weights, c.positions, c.table[: len(c.q)]),
+    quantised=query_quantised,
+    mistakes=lambda c: mistakes_of_rotation(c, c.q),
 )
 
 

@@ -15,6 +15,7 @@ from typing import Callable
 import torch
 
 from peers_check import require_same
+from peers_numbers import check_comparison, require_same_numbers
 from peers_reference import require
 from peers_timing import MAX_CALLS_PER_GRAPH, Row, num_sets
 
@@ -36,8 +37,11 @@ class SmallOp:
     read: Callable  # (inputs) -> tensors that a call reads; all of each unless `bytes` says else
     bytes: Callable | None = None  # (inputs, outputs) -> the fewest that a call moves
     check_sizes: Callable = lambda sizes: {"num_rows": CHECK_ROWS}
-    # Results that come behind a sum: numbers of outputs.
+    # Results bf16 that come behind a sum: numbers of outputs.
     near: Callable = lambda inputs: ()
+    # (inputs, results) -> Quantised in them, or None; all else of them is compared as `near` says
+    quantised: Callable = lambda inputs, results: None
+    mistakes: Callable = lambda inputs: {}  # name -> inputs of a PyTorch form that has it
     meant: Callable = lambda inputs, results: results  # what of them is anyone's
 
 
@@ -62,6 +66,21 @@ def rope_table(device):
     return torch.cat((angles.cos(), angles.sin()), 1)
 
 
+def mistakes_of_rotation(c, x):
+    """None, the wrong way, and in one row only the wrong angle."""
+    table = torch.cat((torch.ones_like(c.table[:, :32]), torch.zeros_like(c.table[:, 32:])), 1)
+    way_back = torch.cat((c.table[:, :32], -c.table[:, 32:]), 1)
+    slots = getattr(c, "slots", c.positions)
+    row = next(i for i in range(len(x)) if slots[i] >= 0 and x[i].any())
+    positions = c.positions.clone()
+    positions[row] = (positions[row] + 1000) % TABLE_ROWS
+    return {
+        "no rotation": {"table": table},
+        "inverse rotation": {"table": way_back},
+        "a wrong angle": {"positions": positions},
+    }
+
+
 def poisoned(shape, dtype, device):
     size = torch.empty((), dtype=dtype).element_size()
     return torch.full(
@@ -84,17 +103,16 @@ def as_lists(inputs):
 
 
 def require_near(what, found, expected):
-    """bf16: one step apart; bytes of codes: one in a hundred may be of a neighbouring number."""
-    if found.dtype == torch.bfloat16:
-        found, expected = found.double(), expected.double()
-        cancelled = 1e-6 * expected.abs().max()  # where values of a pair almost cancel
-        wrong = ~((found - expected).abs() <= expected.abs() * 2**-7 + cancelled)
-        allowed = 0
-    else:
-        wrong = found != expected
-        allowed = int((expected != POISON).sum()) // 100
-    count = int(wrong.sum())
-    require(found.shape == expected.shape and count <= allowed, f"{what}: {count} wrong")
+    """bf16, one step apart."""
+    require(
+        found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
+    )
+    if not expected.numel():
+        return
+    found, expected = found.double(), expected.double()
+    cancelled = 1e-6 * expected.abs().max()  # where values of a pair almost cancel
+    count = int((~((found - expected).abs() <= expected.abs() * 2**-7 + cancelled)).sum())
+    require(count == 0, f"{what}: {count} wrong")
 
 
 def tensor_like(values, like):
@@ -126,7 +144,18 @@ class Peers:
         expected = self.op.reference(as_lists(inputs), [each.tolist() for each in outputs])
         return inputs, [tensor_like(e, o) for e, o in zip(expected, outputs, strict=True)]
 
+    def without_quantised(self, inputs, results):
+        results = [each.clone() for each in results]
+        self.op.quantised(inputs, results).clear()
+        return results
+
     def compare(self, what, inputs, found, expected):
+        places = [self.op.quantised(inputs, results) for results in (found, expected)]
+        if all(places):
+            numbers = (place.numbers() for place in places)
+            require_same_numbers(f"{self.op.name}, {what}", *numbers)
+            found = self.without_quantised(inputs, found)
+            expected = self.without_quantised(inputs, expected)
         found, expected = self.op.meant(inputs, found), self.op.meant(inputs, expected)
         near = self.op.near(inputs)
         for i, (got, want) in enumerate(zip(found, expected, strict=True)):
@@ -138,6 +167,17 @@ class Peers:
             inputs, expected = self.checked(at, device)
             found = self.op.torch_form(inputs, self.op.outputs(inputs))
             self.compare(f"torch, {shape}", inputs, found, expected)
+
+    def check_comparison(self):
+        """Numbers of mistakes found and of differences accepted, on the CPU."""
+        counts = [0, 0]
+        for at, (shape, _) in enumerate(self.shapes):
+            inputs, expected = self.checked(at, "cpu")
+            if self.op.quantised(inputs, expected):
+                what = f"{self.op.name}, {shape}"
+                found = check_comparison(self.op, what, inputs, expected, self.compare)
+                counts = [sum(both) for both in zip(counts, found)]
+        return counts
 
     def triton_trials(self, device):
         """(run, compare) with each kernel that rows need."""

@@ -29,7 +29,8 @@ def rotate(a, b, table_ptr, position, mask, INVERSE: tl.constexpr, HALF: tl.cons
     sin = tl.load(table_ptr + at + 32, mask=turns, other=0.0)
     if INVERSE:
         sin = -sin
-    turned_a, turned_b = a * cos - b * sin, a * sin + b * cos
+    turned_a = tl.where(turns, a * cos - b * sin, a)  # -0 * 1 - (-0 * 0) would be 0
+    turned_b = tl.where(turns, a * sin + b * cos, b)
     return turned_a.to(tl.bfloat16).to(tl.float32), turned_b.to(tl.bfloat16).to(tl.float32)
 
 
@@ -103,4 +104,5 @@ def e2m1_value(code):
 def fake_e2m1(x, scale):
     code = e2m1_code(tl.div_rn(x, scale)) & 7
     value = e2m1_value(code) * scale
-    return tl.where(x.to(tl.int32, bitcast=True) < 0, -value, value)
+    # Not -value: Triton 3.6 subtracts from 0, and of 0 that is 0.
+    return tl.where(x.to(tl.int32, bitcast=True) < 0, value * -1.0, value)
