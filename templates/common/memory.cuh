@@ -1,5 +1,6 @@
-// Wide loads and stores. `stream` loads are read once: they skip L1 and go through the read-only
-// path.
+// Wide loads and stores. What `stream` loads read is read once: it skips L1, goes through the
+// read-only path and is the first to leave the L2, so that nothing may be loaded so that another
+// kernel reads soon (rms_norm/NOTES.md).
 #pragma once
 
 #include "templates/common/types.cuh"
@@ -33,6 +34,18 @@ __device__ __forceinline__ uint4 load_stream_16(const void* p) {
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                : "l"(p));
+  return value;
+}
+
+__device__ __forceinline__ u32 load_4(const void* p) {
+  u32 value;
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(value) : "l"(p));
+  return value;
+}
+
+__device__ __forceinline__ uint2 load_8(const void* p) {
+  uint2 value;
+  asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(p));
   return value;
 }
 

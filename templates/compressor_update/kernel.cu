@@ -148,7 +148,7 @@ struct Request {
 
  private:
   static __device__ __forceinline__ i32 load_i32(const i32* p) {
-    return static_cast<i32>(load_stream_4(reinterpret_cast<const u8*>(p)));
+    return static_cast<i32>(load_4(p));
   }
 };
 

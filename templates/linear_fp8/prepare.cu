@@ -64,8 +64,8 @@ __device__ __forceinline__ void prepare_x(const Args& args) {
     const i64 piece = min(first + i * threads, all - 1);
     const Place place = place_of(piece);
     if constexpr (x_format == x_codes_q8a) {
-      const uint2 codes = load_stream_8(args.x_codes + place.row * args.x_codes_stride0 +
-                                        place.group * args.x_codes_stride1 + place.element);
+      const uint2 codes = load_8(args.x_codes + place.row * args.x_codes_stride0 +
+                                 place.group * args.x_codes_stride1 + place.element);
       pairs[i][0] = codes.x, pairs[i][1] = codes.y;
       scale_bytes[i] = args.x_scales[place.row * args.x_scales_stride0 +
                                      place.group * args.x_scales_stride1 + place.element / 32];
