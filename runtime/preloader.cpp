@@ -1,11 +1,18 @@
 #include "runtime/preloader.h"
 
+#include <chrono>
+#include <utility>
+
 #include "jit/base/signals_blocked.h"
 
 namespace kiln::runtime {
 namespace {
 
 constexpr size_t kMostUnloaded = 32;  // images in memory
+// Waking a thread costs whoever wakes it some microseconds, and the loaders have none to spare: the
+// reader goes on when half of the images are loaded, and take() looks by itself now and then.
+constexpr size_t kFewUnloaded = kMostUnloaded / 2;
+constexpr std::chrono::milliseconds kLook{1};
 
 }  // namespace
 
@@ -61,7 +68,7 @@ void Preloader::note_stop() noexcept {
     is_stopped_ = true;
   }
   for (std::condition_variable* waiting :
-       {&to_read_.has_more, &to_load_.has_more, &has_room_, &is_taken_done_})
+       {&to_read_.has_more, &to_load_.has_more, &has_room_, &all_is_done_})
     waiting->notify_all();
 }
 
@@ -78,6 +85,7 @@ void Preloader::want(const KernelKey& key, KernelSubject subject) {
   const std::lock_guard lock(mutex_);
   const auto place = work_.try_emplace(key).first;
   place->second.subject = std::move(subject);
+  ++wanted_;
   to_read_.push(&*place);
 }
 
@@ -92,9 +100,7 @@ std::optional<Preloaded> Preloader::take(const KernelKey& key) {
   const auto place = work_.find(key);
   if (place == work_.end()) return std::nullopt;
   Work& work = place->second;
-  taken_ = &*place;
-  is_taken_done_.wait(lock, [&] { return work.is_done || is_stopped_; });
-  taken_ = nullptr;
+  while (!work.is_done && !is_stopped_) all_is_done_.wait_for(lock, kLook);
   if (!work.is_done) return std::nullopt;
   std::optional<Preloaded> result = std::move(work.result);
   work_.erase(place);
@@ -117,9 +123,12 @@ Preloader::Entry* Preloader::next_of(Queue& queue, std::unique_lock<std::mutex>&
 void Preloader::read_all() {
   std::unique_lock lock(mutex_);
   while (Entry* const entry = next_of(to_read_, lock)) {
-    has_room_.wait(lock, [&] { return is_stopped_ || to_load_.entries.size() < kMostUnloaded; });
+    if (to_load_.entries.size() >= kMostUnloaded)
+      has_room_.wait(lock, [&] { return is_stopped_ || to_load_.entries.size() <= kFewUnloaded; });
     if (is_stopped_) return;
+    std::vector<std::string> spent = std::exchange(spent_, {});
     lock.unlock();
+    spent.clear();
     StoredBinary stored;
     try {
       stored = read_stored(store_, entry->first.binary);
@@ -135,7 +144,7 @@ void Preloader::read_all() {
 void Preloader::load_all() {
   std::unique_lock lock(mutex_);
   while (Entry* const entry = next_of(to_load_, lock)) {
-    if (to_load_.entries.size() == kMostUnloaded - 1) has_room_.notify_one();
+    if (to_load_.entries.size() == kFewUnloaded) has_room_.notify_one();
     const KernelKey& key = entry->first;
     Preloaded& result = entry->second.result;
     if (result.binary) {
@@ -145,11 +154,11 @@ void Preloader::load_all() {
       } catch (...) {
         result.failure = std::current_exception();
       }
-      result.binary->image = {};
       lock.lock();
+      spent_.push_back(std::exchange(result.binary->image, {}));
     }
     entry->second.is_done = true;
-    if (entry == taken_) is_taken_done_.notify_one();
+    if (++done_ == wanted_) all_is_done_.notify_one();
   }
 }
 

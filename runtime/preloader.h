@@ -11,7 +11,9 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "cache/store.h"
 #include "jit/compiler.h"
@@ -78,9 +80,12 @@ class Preloader {
   std::map<KernelKey, Work> work_;
   Queue to_read_;
   Queue to_load_;
-  std::condition_variable has_room_;       // to_load_, for the reader
-  std::condition_variable is_taken_done_;  // what take() waits for
-  const Entry* taken_ = nullptr;
+  std::condition_variable has_room_;  // to_load_, for the reader
+  std::condition_variable all_is_done_;
+  std::vector<std::string>
+      spent_;  // images that the reader frees: it made them, so its heap is free
+  size_t wanted_ = 0;
+  size_t done_ = 0;
   bool is_stopped_ = false;
   std::thread reader_;
   std::array<std::thread, 2> loaders_;
