@@ -439,7 +439,8 @@ void Layer::read(const Work& work, Reads reads) {
   try {
     work(*opened_.database);
   } catch (const SqliteError& error) {
-    if (error.code() == SQLITE_ERROR) check_version();  // perhaps the tables became others since
+    // Outside of a snapshot the tables may have become others since.
+    if (error.code() == SQLITE_ERROR && !snapshot) check_version();
     throw;
   }
 }

@@ -71,8 +71,9 @@ class Layer {
                                      std::vector<std::string>& warnings);
   ~Layer();
 
-  // Runs `work` on the file, in one snapshot unless it has a statement that no transaction may hold.
-  // Does nothing when there is no file.
+  // Runs `work` on the file; does nothing when there is none. A snapshot keeps others from cutting
+  // off the log, or from writing at all, so what takes long, or begins a transaction itself, does
+  // without.
   enum class Reads { in_one_snapshot, outside_of_transactions };
   void read(const Work& work, Reads reads = Reads::in_one_snapshot);
 

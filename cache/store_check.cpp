@@ -17,13 +17,15 @@ std::vector<std::string> LayeredStore::check() {
     std::vector<Reference> binaries;
     bool is_whole = true;
     try {
-      layer->read([&](Database& database) {
-        const FileCheck found = check_file(database, path);
-        defects.insert(defects.end(), found.defects.begin(), found.defects.end());
-        is_whole = found.is_whole;
-        plans = referenced_plans(database);
-        binaries = referenced_binaries(database);
-      });
+      layer->read(
+          [&](Database& database) {
+            const FileCheck found = check_file(database, path);
+            defects.insert(defects.end(), found.defects.begin(), found.defects.end());
+            is_whole = found.is_whole;
+            plans = referenced_plans(database);
+            binaries = referenced_binaries(database);
+          },
+          Layer::Reads::outside_of_transactions);  // it takes long, and writers would wait
     } catch (const SqliteError& error) {
       is_whole = is_whole && !error.is_corruption();
       defects.push_back(fmt::format("{} cannot be checked to the end: {}", path, error.what()));

@@ -102,11 +102,12 @@ struct Grid {
   return guarded([&] {
     const Device& device = plan.session->device();
     if (device.is_of_earlier_kernel(driver_error)) {
-      fail(Status::driver_error,
-           "{}: not launched, because a kernel that was launched earlier, not necessarily one of "
-           "this op or of Kiln, has failed on the device, and nothing runs in this context any "
-           "more: {}",
-           checks.op().name, device.error_text(driver_error));
+      fail(
+          Status::driver_error,
+          "{}: a kernel that was launched earlier, not necessarily one of this op or of Kiln, has "
+          "failed on the device (under CUDA_LAUNCH_BLOCKING=1: that or this one), and nothing runs "
+          "in this context any more: {}",
+          checks.op().name, device.error_text(driver_error));
     }
     fail(Status::driver_error, "{}: the launch of {} x {} x {} blocks ({}) failed: {}",
          checks.op().name, grid.x, grid.y, grid.z, checks.sizes_text(fields),

@@ -173,6 +173,7 @@ class CallChecks {
   static bool is_empty(const PointerCheck& check, const int64_t* fields) noexcept;
   std::string numbers_of(const templates::Requirement& requirement, const int64_t* fields) const;
   std::string explain_pointer(const PointerCheck& check, const int64_t* fields) const;
+
   const templates::Op& op_;
   FieldResolver resolver_;
   int least_fields_ = 0;  // a shorter struct lacks a field that cannot be zero

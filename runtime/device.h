@@ -106,7 +106,8 @@ class Device {
   // fails with what the first one did.
   virtual LaunchResult launch(const LoadedKernel& kernel, Dim3 grid, const void* args,
                               Stream stream) noexcept = 0;
-  // True of what launch() answers only because an earlier kernel, of whoever, failed on the device.
+  // True of what launch() answers when an earlier kernel, of whoever, failed on the device. Where
+  // launches wait for their kernels (CUDA_LAUNCH_BLOCKING) it may have been this one.
   virtual bool is_of_earlier_kernel(int /*driver_error*/) const { return false; }
   virtual CaptureState capture_state(Stream stream) noexcept = 0;
 

@@ -8,7 +8,8 @@
 namespace kiln::runtime {
 namespace {
 
-constexpr size_t kMostUnloaded = 32;  // images in memory
+// Images that wait for a loader. As many again may wait to be freed.
+constexpr size_t kMostUnloaded = 32;
 // Waking a thread costs whoever wakes it some microseconds, and the loaders have none to spare: the
 // reader goes on when half of the images are loaded, and take() looks by itself now and then.
 constexpr size_t kFewUnloaded = kMostUnloaded / 2;

@@ -1,7 +1,7 @@
 // Kernels that a prepare will need, read from the store and loaded by threads of their own while
-// the prepare still chooses among decisions: one reads and unpacks, two load, so that a warm start
-// takes no longer than the driver alone in one thread. (The driver lets two help each other a
-// little and slows down with three.)
+// the prepare still chooses among decisions: one reads and unpacks, two load. H200, 256 kernels:
+// with one thread that loads 93.9 ms, two 84.8, three 100; the driver alone, in one thread, 72 to
+// 88 ms.
 #pragma once
 
 #include <array>
@@ -82,8 +82,8 @@ class Preloader {
   Queue to_load_;
   std::condition_variable has_room_;  // to_load_, for the reader
   std::condition_variable all_is_done_;
-  std::vector<std::string>
-      spent_;  // images that the reader frees: it made them, so its heap is free
+  // Images to be freed by the reader, who allocated them: loaders would wait for its malloc arena.
+  std::vector<std::string> spent_;
   size_t wanted_ = 0;
   size_t done_ = 0;
   bool is_stopped_ = false;

@@ -100,7 +100,7 @@ class Session::Preparation {
   enum class Runs { at_once, later };
   Preparation(Session& session, const std::vector<WorkloadItem>& items, Runs runs)
       : session_(session), todays_plans_(session.device_->info().gpu) {
-    constexpr size_t kFewestItems = 4;  // that are worth two threads
+    constexpr size_t kFewestItems = 4;  // that are worth three threads
     if (runs == Runs::at_once && items.size() >= kFewestItems)
       preloader_ = session_.workshop_->make_preloader();
     for (const WorkloadItem& item : items) add(item);

@@ -160,6 +160,7 @@ struct Bucket {
 struct Cost {
   double cold_read_bytes = 0;
   double warm_read_bytes = 0;
+  double in_place_read_bytes = 0;  // of what is written again: warm in a model, rotates in a bench
   double write_bytes = 0;
   double integer_operations = 0;
   double mma_fma = 0;  // tensor-core multiply-adds
@@ -257,8 +258,8 @@ Arg cold(Arg arg);
 Arg optional(Arg arg);  // may be NULL
 Arg to_within(Arg arg, double relative_rms);
 jit::Constant constant(std::string name, int64_t value);  // an int
-// CTAs of `of_cta` units when every row has `of_row`: at least ceil(rows * of_row / of_cta), as a
-// multiple of what the two have not in common.
+// CTAs of `of_cta` units when every row has `of_row`: ceil(rows * of_row / of_cta), rounded up to a
+// multiple of of_row / gcd(of_row, of_cta).
 Extent grid_over_rows(std::string rows_symbol, int64_t of_row, int64_t of_cta);
 
 std::span<const Op* const> ops();             // all, in the order of the registry

@@ -192,8 +192,9 @@ BenchRow Bench::measure(const Subject& subject) {
   row.time_ns = median(samples.times_ns.front());
   row.default_ns = median(samples.times_ns.back());
   const templates::Cost cost = op.cost(templates::with_derived(op, c.sizes));
-  // What the layer has just written waits in the L2 only where it fits beside what is written now.
-  double read_bytes = cost.cold_read_bytes;
+  // What is worked on in place rotates with the outputs. What else the layer has just written waits
+  // in the L2 only where it fits beside what is written now.
+  double read_bytes = cost.cold_read_bytes + cost.in_place_read_bytes;
   if (cost.warm_read_bytes + cost.write_bytes > static_cast<double>(gpu().l2_bytes))
     read_bytes += cost.warm_read_bytes;
   row.bytes = read_bytes + cost.write_bytes;

@@ -107,7 +107,7 @@ double model_time_ns(const ModelInput& input, const Gpu& gpu) {
   for (size_t i = 0; i < input.plan.kernels.size(); ++i) {
     const KernelLaunch& kernel = input.plan.kernels[i];
     const Work work{.dram_bytes = (cost.cold_read_bytes + cost.write_bytes) / kernels,
-                    .l2_bytes = cost.warm_read_bytes / kernels,
+                    .l2_bytes = (cost.warm_read_bytes + cost.in_place_read_bytes) / kernels,
                     .instructions_per_warp = kernel.instructions_per_thread > 0
                                                  ? kernel.instructions_per_thread
                                                  : hints.instructions_per_thread,

@@ -162,8 +162,10 @@ __device__ __forceinline__ void insert_kv_rows(const KvRows& kv) {
 #pragma unroll
   for (int i = 0; i < rows_per_thread; ++i) {
     KvPart& part = parts[i];
-    if constexpr (has_norm) normalise(part, weights);
-      // The first half is done while the angles are on their way.
+    if constexpr (has_norm) {
+      normalise(part, weights);
+    }
+    // The first half is done while the angles are on their way.
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       Piece& piece = part.pieces[half];

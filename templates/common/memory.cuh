@@ -1,6 +1,6 @@
-// Wide loads and stores. What `stream` loads read is read once: it skips L1, goes through the
-// read-only path and is the first to leave the L2, so that nothing may be loaded so that another
-// kernel reads soon (rms_norm/NOTES.md).
+// Wide loads and stores. What `stream` loads read is read once: it goes through the read-only path
+// and, but for single bytes, skips L1 and is the first to leave the L2. Nothing that another kernel
+// reads soon may be loaded so (rms_norm/NOTES.md).
 #pragma once
 
 #include "templates/common/types.cuh"
@@ -25,14 +25,6 @@ __device__ __forceinline__ uint2 load_stream_8(const u8* p) {
   uint2 value;
   asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
                : "=r"(value.x), "=r"(value.y)
-               : "l"(p));
-  return value;
-}
-
-__device__ __forceinline__ uint4 load_stream_16(const void* p) {
-  uint4 value;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                : "l"(p));
   return value;
 }

@@ -26,9 +26,6 @@ struct RowPart {
   static __device__ __forceinline__ bool holds(int thread, int i) {
     return pieces % threads == 0 || thread + i * threads < pieces;
   }
-  static __device__ __forceinline__ int column(int thread, int i) {
-    return (thread + i * threads) * piece_elements;
-  }
   // Where piece i of the thread starts: one address and constants.
   template <typename Element>
   static __device__ __forceinline__ Element* place(Element* row, int thread, int i) {
@@ -108,7 +105,7 @@ __device__ __forceinline__ float sum_of_squares(const RowPart<columns, threads>&
   return sum_of_row<threads>(of_pieces, shared, thread, barrier_id);
 }
 
-// 1 / x as __frcp_rn gives it, where x and 1 / x are normal or NaN: the compiler's steps without
+// 1 / x as __frcp_rn gives it, for x in [2^-126, 2^126) and NaN: the compiler's steps without
 // the branch for other numbers, which keeps neighbouring steps apart.
 __device__ __forceinline__ float reciprocal_rn(float x) {
   float r;

@@ -58,7 +58,7 @@ __device__ __forceinline__ void largest_of_groups(const Piece& x, const Piece& y
   of_y = __byte_perm(both, 0, 0x3232);
 }
 
-// A value in [2^-9, 448] rounded to E4M3, nearest even: 12 * 2^20 p has the ulp p / 8 in fp32.
+// A value in [2^-9, 448] rounded to E4M3, nearest even: 1.5 * 2^20 p has the ulp p / 8 in fp32.
 __device__ __forceinline__ float rounded_to_e4m3(float value) {
   const float power = fmaxf(__uint_as_float(__float_as_uint(value) & 0x7f800000u), 0x1p-6f);
   const float many = power * (1.5f * 0x1p20f);
@@ -105,8 +105,9 @@ __device__ __forceinline__ float reciprocal_of(float value) {
 
 // |x| / scale in bf16. Where the scale is no power of two, the quotient is rounded, but not across
 // a point between two codes: points times scale have at most 7 significant bits, so that an x
-// beside one is more than 2^-8 of it away, which is at least half a step of bf16 there, while the
-// quotient of an x on one is off by 2^-22 and becomes the point. A quotient beyond 6 counts as 6.
+// beside one is at least 2^-8 of it away, which is half a step of bf16 there or more (below a
+// power of two the step is half as wide), while the quotient of an x on one is off by 2^-22 and
+// becomes the point. A quotient beyond 6 counts as 6.
 struct Quotient {
   u32 reciprocal_pair;  // of powers of two
   float reciprocal;     // of others

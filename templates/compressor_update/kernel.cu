@@ -6,10 +6,11 @@
 // block (threads_per_row * rows_per_cta)
 // shared: two floats a thread where a row has several warps
 //
-// A row that completes a group reads its own projections and its partner's, so every row is read
-// once. A row of the ring is read by the first row of a request at most. Where a later row of the
-// same step would replace it, the first row writes that one too, behind its read: nothing else is
-// ordered.
+// A row that completes a group reads its own projections and its partner's. With ratio 2 each row
+// is read once where a group of threads takes two rows or early_rows is off, but for rows that go
+// to the ring. A row of the ring is read by the first row of a request at most. Where a later row
+// of the same step would replace it, the first row writes that one too, behind its read: nothing
+// else is ordered.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // ratio, rounds_pooled, threads_per_row, rows_per_cta, early_rows,
                              // takes_two_rows
@@ -351,7 +352,11 @@ __device__ __forceinline__ void take_two_rows(const Args& args, i64 t, float* ex
   }
 }
 
-extern "C" __global__ void __launch_bounds__(block_threads, takes_two_rows ? 16 / rows_per_cta : 0)
+// At 128 registers, which two rows need, 16 warps fit an SM.
+constexpr int warps_per_sm = 16;
+constexpr int ctas_per_sm = takes_two_rows ? max(warps_per_sm * warp_lanes / block_threads, 1) : 0;
+
+extern "C" __global__ void __launch_bounds__(block_threads, ctas_per_sm)
     compressor_update(const __grid_constant__ Args args) {
   __shared__ float shared[has_exchange ? 2 * block_threads : 1];
   const int group = static_cast<int>(threadIdx.x / threads_per_row);

@@ -137,7 +137,7 @@ ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
       takes_both ? q_pieces + kv_pieces : (q_pieces * q_threads + kv_pieces * kv_threads) / all;
   const double instructions =
       takes_both ? of_q + of_kv : (of_q * q_threads + of_kv * kv_threads) / all;
-  return ModelHints{.bytes_in_flight_per_thread = 16 * pieces * rows,
+  return ModelHints{.bytes_in_flight_per_thread = 16 * pieces * std::min(rows, 2.0),
                     .instructions_per_thread = 30 + rows * instructions,
                     .dependent_loads = c["early_weights"] != 0 ? 1.0 : 2.0};
 }

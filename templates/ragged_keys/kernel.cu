@@ -2,7 +2,8 @@
 // bit-exact).
 //   lens[b] = seq_lens[b] / ratio      indptr = exclusive sums of lens      indices = slots of keys
 //   of each row: requests, positions, key_begin, key_end
-// grid  (ceil(max_keys / (threads * keys_per_thread)) * num_requests + 1)   block (threads)
+// grid  (min(2048, ceil(max_keys / (threads * keys_per_thread))) * num_requests + 1)
+// block (threads)
 // shared: one sum a warp
 //
 // The CTAs of a request share its keys and its rows. Each adds up the lengths of the requests

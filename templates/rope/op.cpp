@@ -31,9 +31,8 @@ std::vector<Sizes> model_shapes(int tensor_parallel) {
 Cost cost(const Sizes& s) {
   const double rows = static_cast<double>(s["T"]);
   const double bytes = rows * static_cast<double>(s["H"]) * 2 * kRopeDims;
-  // x is an output, of which no call finds anything in a cache.
-  return Cost{.cold_read_bytes = bytes,
-              .warm_read_bytes = rows * (4 + 4.0 * kRopeDims),
+  return Cost{.warm_read_bytes = rows * (4 + 4.0 * kRopeDims),
+              .in_place_read_bytes = bytes,
               .write_bytes = bytes,
               .integer_operations = 2 * bytes};
 }

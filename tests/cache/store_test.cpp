@@ -652,6 +652,27 @@ TEST_F(StoreTest, SecondOpenInTheProcessKeepsTheLocksOfTheFirst) {
   }
 }
 
+TEST_F(StoreTest, PackIsMadeOfAReadOnlyStoreWhileAnotherProcessHasItOpen) {
+  int wrote[2], packed[2];
+  ASSERT_EQ(pipe(wrote), 0);
+  ASSERT_EQ(pipe(packed), 0);
+  const pid_t writer = start_child([&] {
+    const auto store = open();
+    char byte = store->put(sample_result("a")) ? 1 : 0;
+    const bool told = write(wrote[1], &byte, 1) == 1;
+    return told && read(packed[0], &byte, 1) == 1 ? 0 : 1;
+  });
+  char byte = 0;
+  ASSERT_EQ(read(wrote[0], &byte, 1), 1);
+  EXPECT_EQ(byte, 1);
+  const std::string pack = folder_ + "/of_reader.pack";
+  open(StoreOptions::Mode::read_only)->make_pack(pack);
+  ASSERT_EQ(write(packed[1], &byte, 1), 1);
+  EXPECT_EQ(wait_for(writer), 0);
+  EXPECT_TRUE(
+      Store::open({.path = ":memory:", .pack = pack})->find_decision(sample_problem(), kA100));
+}
+
 TEST_F(StoreTest, ReaderOfTheSameFileIsUpgradedWhenAWriterComes) {
   ASSERT_TRUE(open()->put(sample_result("a")));
   auto reader = open(StoreOptions::Mode::read_only);

@@ -656,8 +656,9 @@ std::vector<BucketCall> bucket_calls(const Kit& kit) {
       // Several large buckets may be verified at one size.
       if (!calls.empty() && calls.back().call.sizes == call.sizes) continue;
       const templates::Cost cost = op.cost(templates::with_derived(op, call.sizes));
-      calls.push_back(
-          {cost.cold_read_bytes + cost.warm_read_bytes + cost.write_bytes, shape, std::move(call)});
+      calls.push_back({cost.cold_read_bytes + cost.warm_read_bytes + cost.in_place_read_bytes +
+                           cost.write_bytes,
+                       shape, std::move(call)});
     }
   }
   std::stable_sort(calls.begin(), calls.end(),

@@ -1,5 +1,7 @@
 #include "tests/runtime/runtime_testing.h"
 
+#include <dlfcn.h>
+
 #include <cuda.h>
 #include <stdlib.h>
 
@@ -254,6 +256,40 @@ CurrentContext::CurrentContext() {
 CurrentContext::~CurrentContext() {
   cuCtxPopCurrent(nullptr);
   cuDevicePrimaryCtxRelease(0);
+}
+
+namespace {
+
+constexpr uint64_t kAnyArgs[64] = {};
+
+// Of the program itself, whose symbols are exported for this (ENABLE_EXPORTS).
+template <typename Function>
+Function* exported(const std::string& name) {
+  void* const function = dlsym(RTLD_DEFAULT, name.c_str());
+  if (function == nullptr) fail(Status::not_found, "no function {} is exported", name);
+  return reinterpret_cast<Function*>(function);
+}
+
+}  // namespace
+
+std::vector<const templates::Op*> other_ops() {
+  const templates::Op* const of_tests = &staged_rows();
+  std::vector<const templates::Op*> others;
+  for (const templates::Op* op : templates::ops()) {
+    if (op != of_tests && op->name != "combine_topk_swa") others.push_back(op);
+  }
+  return others;
+}
+
+kiln_status call_exported(const templates::Op& op, kiln_plan* plan) {
+  using Call = kiln_status(kiln_plan*, const void*, void*);
+  return exported<Call>("kiln_" + op.name)(plan, kAnyArgs, nullptr);
+}
+
+kiln_status call_exported_workspace(const templates::Op& op, kiln_plan* plan) {
+  using Call = kiln_status(kiln_plan*, const void*, uint64_t*);
+  uint64_t bytes = 0;
+  return exported<Call>("kiln_" + op.name + "_workspace")(plan, kAnyArgs, &bytes);
 }
 
 void RuntimeTest::SetUp() {

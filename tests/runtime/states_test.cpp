@@ -13,7 +13,6 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/call.h"
 #include "tests/runtime/library_functions.h"
 #include "tests/runtime/runtime_testing.h"
 
@@ -60,21 +59,15 @@ constexpr Answer kOtherPlan{KILN_INVALID_ARGUMENT, "was called with a plan of co
 
 kiln_status ok(bool holds) { return holds ? KILN_OK : KILN_INTERNAL; }
 
-// Of an op that the plan is not of; its arguments are not looked at. What the generated functions
-// of kiln_ops.h call.
-void add_other_op(std::vector<Row>& rows, const templates::Op& op, int index) {
-  static constexpr uint64_t kArgs[64] = {};
+void add_other_op(std::vector<Row>& rows, const templates::Op& op) {
   const auto add = [&](const char* suffix, std::function<kiln_status(const Subject&)> call) {
     rows.push_back(
         {"kiln_" + op.name + suffix,
          std::move(call),
          {kNoPlan, kOtherPlan, kOtherPlan, kOtherPlan, kOtherPlan, kPlanClosed, kPlanForked}});
   };
-  add("", [=](const Subject& on) { return call_op(on.plan, index, kArgs, nullptr); });
-  add("_workspace", [=](const Subject& on) {
-    uint64_t bytes = 0;
-    return call_workspace(on.plan, index, kArgs, &bytes);
-  });
+  add("", [&op](const Subject& on) { return call_exported(op, on.plan); });
+  add("_workspace", [&op](const Subject& on) { return call_exported_workspace(op, on.plan); });
 }
 
 // States: never opened, open, inside a callback, background, sealed, closed, forked.
@@ -219,11 +212,7 @@ const Row kFixedRows[] = {
 const std::vector<Row>& all_rows() {
   static const std::vector<Row> rows = [] {
     std::vector<Row> all(std::begin(kFixedRows), std::end(kFixedRows));
-    const templates::Op* const of_tests = &staged_rows();
-    for (int index = 0; const templates::Op* op : templates::ops()) {
-      if (op != of_tests && op->name != "combine_topk_swa") add_other_op(all, *op, index);
-      ++index;
-    }
+    for (const templates::Op* op : other_ops()) add_other_op(all, *op);
     // Last, because it ends the subject's life.
     all.push_back({"kiln_close",
                    [](const Subject& on) { return kiln_close(on.session); },

@@ -22,7 +22,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/call.h"
 #include "tests/runtime/library_functions.h"
 #include "tests/runtime/runtime_testing.h"
 
@@ -149,16 +148,12 @@ struct Row {
   Call refuse;  // empty: it cannot fail
 };
 
-// Of an op that the subject has no plan of; the code is that of the one it has. What the generated
-// functions of kiln_ops.h call.
-void add_other_op(std::vector<Row>& rows, const templates::Op& op, int index) {
-  static constexpr uint64_t kArgs[64] = {};
+// The subject has no plan of it.
+void add_other_op(std::vector<Row>& rows, const templates::Op& op) {
   rows.push_back({"kiln_" + op.name, nullptr,
-                  [=](const Subject& on) { return call_op(on.plan, index, kArgs, nullptr); }});
-  rows.push_back({"kiln_" + op.name + "_workspace", nullptr, [=](const Subject& on) {
-                    uint64_t bytes = 0;
-                    return call_workspace(on.plan, index, kArgs, &bytes);
-                  }});
+                  [&op](const Subject& on) { return call_exported(op, on.plan); }});
+  rows.push_back({"kiln_" + op.name + "_workspace", nullptr,
+                  [&op](const Subject& on) { return call_exported_workspace(op, on.plan); }});
 }
 
 // A session that is opened here is closed by the same row, so that descriptors can be compared.
@@ -320,11 +315,7 @@ const Row kFixedRows[] = {
 const std::vector<Row>& all_rows() {
   static const std::vector<Row> rows = [] {
     std::vector<Row> all(std::begin(kFixedRows), std::end(kFixedRows));
-    const templates::Op* const of_tests = &staged_rows();
-    for (int index = 0; const templates::Op* op : templates::ops()) {
-      if (op != of_tests && op->name != "combine_topk_swa") add_other_op(all, *op, index);
-      ++index;
-    }
+    for (const templates::Op* op : other_ops()) add_other_op(all, *op);
     return all;
   }();
   return rows;

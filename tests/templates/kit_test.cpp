@@ -36,16 +36,19 @@ TEST(Kits, RowsSayWhereTheyAreWritten) {
   int outputs = 0;
   for (const Kit* kit : kits()) {
     if (kit->written_by == nullptr) continue;
-    const Sizes shape = kit->op->model_shapes(2).front();
-    for (const Case& c : kit->replay_cases(shape)) {
-      for (const Arg& arg : kit->op->args) {
-        if (arg.kind == ArgKind::input || arg.dims.front() == "T" || !c.has(arg.name)) continue;
-        const Counts counts = counts_of(*kit, c, arg);
-        EXPECT_EQ(counts.written_without_truth, 0) << kit->op->name << ", " << c.name;
-        if (arg.kind == ArgKind::output) {
-          EXPECT_EQ(counts.written, counts.with_truth) << kit->op->name << ", " << c.name;
+    for (const Sizes& shape : kit->op->model_shapes(2)) {
+      for (const Case& c : kit->replay_cases(shape)) {
+        for (const Arg& arg : kit->op->args) {
+          if (arg.kind == ArgKind::input || arg.dims.front() == "T" || !c.has(arg.name)) continue;
+          const Counts counts = counts_of(*kit, c, arg);
+          const std::string which =
+              kit->op->name + " " + shape_json(*kit->op, shape).dump() + ", " + c.name;
+          EXPECT_EQ(counts.written_without_truth, 0) << which;
+          if (arg.kind == ArgKind::output) {
+            EXPECT_EQ(counts.written, counts.with_truth) << which;
+          }
+          outputs += counts.written > 0 ? 1 : 0;
         }
-        outputs += counts.written > 0 ? 1 : 0;
       }
     }
   }

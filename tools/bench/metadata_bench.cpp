@@ -2,13 +2,15 @@
 // in every layer that reads it, and built once and read by the layers that share it, each as one
 // CUDA graph. Usage: metadata_bench STORE_FILE [DEVICE [ROWS [TOKENS]]], where tokens are those of
 // each of the four requests after the chunk. On a simulated device ("sim:a100-sxm4-80gb") nothing
-// is timed; there, too, both ways have to leave the same bytes.
+// is timed; there, too, every layer has to find the same either way.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,7 +40,7 @@ void require(kiln_status status) {
 // reuse the first of those that share it.
 struct Step {
   std::string name;
-  std::function<void(void* stream)> call;
+  std::function<void(int layer, void* stream)> call;
   std::function<bool(int layer)> reads;
   std::function<bool(int layer, int first)> builds;  // first: of the layers looked at
   std::vector<std::pair<void*, int64_t>> results;    // with their bytes
@@ -98,6 +100,17 @@ class Chunk {
       pages[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(kPages));
     return on_device(pages);
   }
+  // Of each row up to 512 different entries of those visible, which begin at `first`.
+  std::vector<int32_t> topk(int64_t visible, int64_t first) const {
+    std::vector<int32_t> chosen(static_cast<size_t>(rows_ * kTopK), -1);
+    const int64_t count = std::min(visible, kTopK);
+    for (int64_t t = 0; t < rows_; ++t) {
+      for (int64_t i = 0; i < count; ++i)
+        chosen[static_cast<size_t>(t * kTopK + i)] =
+            static_cast<int32_t>((first + i * visible / count) % visible);
+    }
+    return chosen;
+  }
   // A result of the step that is being made.
   int32_t* result(int64_t count) {
     int32_t* memory = allocate(count);
@@ -108,8 +121,14 @@ class Chunk {
   void add(const std::string& name, kiln_plan* plan, const Args& args,
            kiln_status (*op)(kiln_plan*, const Args*, void*), std::function<bool(int)> reads,
            std::function<bool(int, int)> builds) {
-    steps_.push_back({name, [=](void* stream) { require(op(plan, &args, stream)); },
-                      std::move(reads), std::move(builds), std::move(results_)});
+    add(
+        name, [=](int, void* stream) { require(op(plan, &args, stream)); }, std::move(reads),
+        std::move(builds));
+  }
+  void add(const std::string& name, std::function<void(int, void*)> call,
+           std::function<bool(int)> reads, std::function<bool(int, int)> builds) {
+    steps_.push_back(
+        {name, std::move(call), std::move(reads), std::move(builds), std::move(results_)});
     results_.clear();
   }
 
@@ -181,20 +200,14 @@ void Chunk::add_window() {
       [](int layer, int first) { return layer == first; });
 }
 
-// The layers behind an index source share its slots, and their packed form.
+// The layers behind an index source share its slots, and their packed form. Each source has chosen
+// others.
 void Chunk::add_slots() {
   const int64_t visible = tokens_ / 2;
-  std::vector<int32_t> topk(static_cast<size_t>(rows_ * kTopK), -1);
-  for (int64_t t = 0; t < rows_; ++t) {
-    const int64_t chosen = std::min(visible, kTopK);
-    for (int64_t i = 0; i < chosen; ++i)
-      topk[static_cast<size_t>(t * kTopK + i)] = static_cast<int32_t>(i * visible / chosen);
-  }
   const auto reads = [](int layer) { return ratio_of(layer) != 0; };
   const auto builds = [](int layer, int) { return is_index_source(layer); };
   kiln_topk_to_slots_args slots{};
   slots.struct_bytes = sizeof slots;
-  slots.topk = on_device(topk);
   slots.topk_stride = slots.slots_stride = kTopK;
   slots.requests = requests_;
   slots.table_width = slots.block_table_stride = (visible + kPage - 1) / kPage;
@@ -205,8 +218,19 @@ void Chunk::add_slots() {
   slots.num_requests = kRequests;
   slots.page_size = kPage;
   slots.num_pages = kPages;
-  add("topk_to_slots", plan("topk_to_slots", R"({"top_k":512})"), slots, kiln_topk_to_slots, reads,
-      builds);
+  std::map<int, const int32_t*> topk_of_source;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    if (is_index_source(layer)) topk_of_source[layer] = on_device(topk(visible, layer));
+  }
+  kiln_plan* const plan_of_slots = plan("topk_to_slots", R"({"top_k":512})");
+  add(
+      "topk_to_slots",
+      [=](int layer, void* stream) {
+        kiln_topk_to_slots_args args = slots;
+        args.topk = std::prev(topk_of_source.upper_bound(layer))->second;
+        require(kiln_topk_to_slots(plan_of_slots, &args, stream));
+      },
+      reads, builds);
 
   kiln_ragged_indptr_args packed{};
   packed.struct_bytes = sizeof packed;
@@ -229,7 +253,7 @@ int64_t run(const std::vector<Step>& steps, const Step* only, int first, Way way
     for (const Step& step : steps) {
       if (only != nullptr && &step != only) continue;
       if (!(way == kRebuilt ? step.reads(layer) : step.builds(layer, first))) continue;
-      step.call(stream);
+      step.call(layer, stream);
       ++calls;
     }
   }
@@ -281,17 +305,27 @@ Measured measure(kiln::runtime::Device* device, kiln_session* session,
   return measured;
 }
 
-std::vector<char> contents(kiln_session* session, const std::vector<Step>& steps) {
-  std::vector<char> bytes;
-  for (const Step& step : steps) {
-    for (const auto& [memory, size] : step.results) {
-      const size_t at = bytes.size();
-      bytes.resize(at + static_cast<size_t>(size));
-      require(kiln_memory_read(session, bytes.data() + at, memory, static_cast<size_t>(size)));
+// What each layer finds in the results that it reads, as hashes, in the order of a forward.
+std::vector<size_t> read_by_layers(kiln_session* session, const std::vector<Step>& steps, Way way) {
+  std::vector<size_t> found;
+  std::string bytes;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    for (const Step& step : steps) {
+      if (way == kRebuilt ? step.reads(layer) : step.builds(layer, 0)) step.call(layer, nullptr);
+    }
+    require(kiln_synchronize(session, nullptr));
+    for (const Step& step : steps) {
+      if (!step.reads(layer)) continue;
+      for (const auto& [memory, size] : step.results) {
+        bytes.resize(static_cast<size_t>(size));
+        require(kiln_memory_read(session, bytes.data(), memory, bytes.size()));
+        found.push_back(std::hash<std::string>{}(bytes));
+      }
     }
   }
-  return bytes;
+  return found;
 }
+
 void clear(kiln_session* session, const std::vector<Step>& steps) {
   for (const Step& step : steps) {
     for (const auto& [memory, size] : step.results) {
@@ -357,17 +391,17 @@ int main(int argc, char** argv) {
     std::printf("%s: %lld rows of %lld requests of %lld tokens\n", id.c_str(),
                 static_cast<long long>(rows), static_cast<long long>(kRequests),
                 static_cast<long long>(tokens));
-    std::vector<char> left[2];
+    std::vector<size_t> found[2];
     for (const Way way : {kRebuilt, kReused}) {
       clear(session, chunk.steps());
-      measure(device.get(), session, chunk.steps(), nullptr, 0, way);
-      left[way] = contents(session, chunk.steps());
+      found[way] = read_by_layers(session, chunk.steps(), way);
     }
-    if (left[kRebuilt] != left[kReused]) {
-      std::fprintf(stderr, "what is built once differs from what every layer builds\n");
+    if (found[kRebuilt] != found[kReused]) {
+      std::fprintf(stderr, "a layer finds something else where results are reused\n");
       return 1;
     }
-    std::printf("both ways leave the same %zu bytes\n", left[kReused].size());
+    std::printf("all layers find the same in %zu results, built anew or reused\n",
+                found[kReused].size());
     for (const int first : {20, 0}) print_layers(device.get(), session, chunk.steps(), first);
   } catch (const kiln::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
