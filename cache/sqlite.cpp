@@ -19,8 +19,11 @@ Statement::~Statement() {
   if (!handle_) return;  // moved from
   sqlite3_reset(handle_.get());
   sqlite3_clear_bindings(handle_.get());
-  if (database_->idle_statements_.size() < kMaxIdleStatements) {
+  if (database_->idle_statements_.size() >= kMaxIdleStatements) return;
+  try {
     database_->idle_statements_.emplace(std::move(sql_), std::move(handle_));
+  } catch (...) {
+    // Without memory it is prepared anew the next time.
   }
 }
 

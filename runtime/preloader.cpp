@@ -102,7 +102,7 @@ std::optional<Preloaded> Preloader::take(const KernelKey& key) {
   if (place == work_.end()) return std::nullopt;
   Work& work = place->second;
   while (!work.is_done && !is_stopped_) all_is_done_.wait_for(lock, kLook);
-  if (!work.is_done) return std::nullopt;
+  if (!work.is_done || work.is_given_up) return std::nullopt;
   std::optional<Preloaded> result = std::move(work.result);
   work_.erase(place);
   return result;
@@ -131,12 +131,15 @@ void Preloader::read_all() {
     lock.unlock();
     spent.clear();
     StoredBinary stored;
+    bool is_read = false;
     try {
       stored = read_stored(store_, entry->first.binary);
+      is_read = true;
     } catch (...) {
-      // As if it were not there.
+      // Whoever takes it reads it again, and tells.
     }
     lock.lock();
+    entry->second.is_given_up = !is_read;
     static_cast<StoredBinary&>(entry->second.result) = std::move(stored);
     to_load_.push(entry);
   }

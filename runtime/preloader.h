@@ -53,6 +53,7 @@ class Preloader {
   struct Work {
     KernelSubject subject;
     bool is_done = false;
+    bool is_given_up = false;  // not read for want of memory or the like: whoever takes it reads it
     Preloaded result;
   };
   using Entry = std::map<KernelKey, Work>::value_type;

@@ -401,9 +401,11 @@ void Session::require_arch(const Op& op) const {
 ServedShape& Session::served_shape(const Op& op, const Sizes& fixed) {
   const int index = op_position(op);
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<ServedShape>& shape = shapes_[{index, fixed}];
-  if (shape == nullptr) shape = std::make_unique<ServedShape>(op, index, fixed, *device_);
-  return *shape;
+  const auto known = shapes_.find({index, fixed});
+  if (known != shapes_.end()) return *known->second;
+  // Made first: without memory for it nothing may be left in its place.
+  auto shape = std::make_unique<ServedShape>(op, index, fixed, *device_);
+  return *shapes_.emplace(std::pair{index, fixed}, std::move(shape)).first->second;
 }
 
 ServedVariant Session::describe_variant(const ServedShape& shape, const Config& config,

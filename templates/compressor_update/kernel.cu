@@ -354,7 +354,8 @@ __device__ __forceinline__ void take_two_rows(const Args& args, i64 t, float* ex
 
 // At 128 registers, which two rows need, 16 warps fit an SM.
 constexpr int warps_per_sm = 16;
-constexpr int ctas_per_sm = takes_two_rows ? max(warps_per_sm * warp_lanes / block_threads, 1) : 0;
+constexpr int ctas_that_fit = warps_per_sm * warp_lanes / block_threads;
+constexpr int ctas_per_sm = !takes_two_rows ? 0 : ctas_that_fit > 0 ? ctas_that_fit : 1;
 
 extern "C" __global__ void __launch_bounds__(block_threads, ctas_per_sm)
     compressor_update(const __grid_constant__ Args args) {
