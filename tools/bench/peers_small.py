@@ -1,7 +1,7 @@
 """The small ops around attention: how their peers are checked and timed, whatever the op.
 
 Shapes and rows are those of floors_small_ops.json. Like `kiln bench`: inputs warm, what is written
-rotates. An op says what its inputs and outputs are and how each peer is called (SmallOp); the ops
+rotates, but for what a PyTorch form allocates and what is small (README.md). An op says what its inputs and outputs are and how each peer is called (SmallOp); the ops
 themselves are in peers_rows.py, peers_cache.py and peers_metadata.py.
 """
 
