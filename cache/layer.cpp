@@ -432,7 +432,8 @@ void Layer::read(const Work& work, Reads reads) {
   std::unique_ptr<Transaction> snapshot = take_snapshot();
   if (!opened_.database) return;
   // One lock for all that is read, where each statement would take and return one.
-  if (!snapshot && !opened_.immutable && !is_in_memory())
+  const bool is_locked = !opened_.immutable && !is_in_memory();
+  if (!snapshot && is_locked && reads == Reads::in_one_snapshot)
     snapshot = std::make_unique<Transaction>(*opened_.database, Transaction::Kind::read);
   check_version();
   if (reads == Reads::outside_of_transactions) snapshot.reset();

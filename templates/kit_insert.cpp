@@ -15,8 +15,6 @@ enum Stream : uint64_t { kBadSlot = 16, kBadSlotValue, kBadPosition, kPosition, 
 
 constexpr int64_t kRopeDims = 64;
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMinInt32 = std::numeric_limits<int32_t>::min();
 constexpr int64_t kMinInt64 = std::numeric_limits<int64_t>::min();
 
 struct LayoutRow {
@@ -163,7 +161,7 @@ int64_t slot_of(const Case& c, int64_t t) {
 int64_t position_of(const Case& c, int64_t t) {
   const int64_t positions = c.sizes["P"];
   if (one_in(c, "bad_positions", kBadPosition, t)) {
-    const int64_t bad[] = {-1, positions, kMaxInt32, kMinInt32};
+    const int64_t bad[] = {-1, positions, kLargestInt32, kLeastInt32};
     return bad[t % 4];
   }
   if (positions == 0) return 0;

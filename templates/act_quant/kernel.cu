@@ -48,9 +48,7 @@ extern "C" __global__ void __launch_bounds__(threads) act_quant(const __grid_con
     const i64 piece = min(first + i * threads, all - 1);
     rows[i] = piece / pieces_per_row;
     at[i] = static_cast<u32>(piece - rows[i] * pieces_per_row) * 8;
-    const uint4 eight =
-        load_16(reinterpret_cast<const u8*>(args.x + rows[i] * args.x_stride + at[i]));
-    x[i] = {{eight.x, eight.y, eight.z, eight.w}};
+    x[i] = load_piece(args.x + rows[i] * args.x_stride + at[i]);
   }
 #pragma unroll
   for (int i = 0; i < pieces; ++i) {

@@ -88,11 +88,7 @@ __device__ __forceinline__ void store_piece(const KvRows& kv, const EntryPlace& 
   }
 }
 
-__device__ __forceinline__ uint4 loaded_piece(const u16* from) {
-  return load_16(reinterpret_cast<const u8*>(from));
-}
-
-__device__ __forceinline__ void normalise(KvPart& part, const uint4 (&weights)[2]) {
+__device__ __forceinline__ void normalise(KvPart& part, const Piece (&weights)[2]) {
   float squares[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -103,12 +99,10 @@ __device__ __forceinline__ void normalise(KvPart& part, const uint4 (&weights)[2
       norm_factor<kv_columns_of_row>(sum_of_row<warp_lanes>(squares, nullptr, lane_id(), 0));
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const uint4& w = weights[half];
-    const u32 of_pairs[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       u32& pair = part.pieces[half].pairs[j];
-      pair = normalised(pair, of_pairs[j], factor);
+      pair = normalised(pair, weights[half].pairs[j], factor);
     }
   }
 }
@@ -122,10 +116,10 @@ __device__ __forceinline__ void insert_kv_rows(const KvRows& kv) {
   const u32 column = lane * 8;
   const i64 first = static_cast<i64>(blockIdx.x) * (rows_at_once * rows_per_thread) + warp_id();
 
-  uint4 weights[2] = {};
+  Piece weights[2] = {};
   if constexpr (has_norm) {
-    weights[0] = loaded_piece(kv.weight + column);
-    weights[1] = loaded_piece(kv.weight + column + second_piece);
+    weights[0] = load_piece(kv.weight + column);
+    weights[1] = load_piece(kv.weight + column + second_piece);
   }
   i64 slots[rows_per_thread];
   i32 positions[rows_per_thread];
@@ -135,19 +129,17 @@ __device__ __forceinline__ void insert_kv_rows(const KvRows& kv) {
     const i64 row = min(first + i * rows_at_once, kv.rows - 1);
     const u16* x = kv.x + row * kv.x_stride + column;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint4 eight = loaded_piece(x + half * second_piece);
-      parts[i].pieces[half] = {{eight.x, eight.y, eight.z, eight.w}};
-    }
+    for (int half = 0; half < 2; ++half)
+      parts[i].pieces[half] = load_piece(x + half * second_piece);
     slots[i] = kv.slots[row];
     positions[i] = kv.positions[row];
   }
 #pragma unroll
   for (int i = 0; i < rows_per_thread; ++i) {
     KvPart& part = parts[i];
-    const u32 loaded = part.pieces[0].pairs[0] ^ part.pieces[1].pairs[0] ^ weights[0].x;
-    const bool has_slot = find_slot(tied_to(slots[i], loaded ^ weights[1].x, kv.rows), kv.page_size,
-                                    kv.num_pages, part.place);
+    const u32 loaded = part.pieces[0].pairs[0] ^ part.pieces[1].pairs[0] ^ weights[0].pairs[0];
+    const bool has_slot = find_slot(tied_to(slots[i], loaded ^ weights[1].pairs[0], kv.rows),
+                                    kv.page_size, kv.num_pages, part.place);
     part.is_written = has_slot && first + i * rows_at_once < kv.rows;
     part.rotates = lane >= first_rope_lane && part.is_written && positions[i] >= 0 &&
                    positions[i] < kv.num_positions;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "templates/common/decode.cuh"
+#include "templates/common/memory.cuh"
 #include "templates/common/quantise.cuh"
 #include "templates/common/types.cuh"
 
@@ -25,6 +26,11 @@ constexpr float reciprocal_of_6 = 1.0f / 6.0f;
 struct Piece {
   u32 pairs[4];
 };
+
+__device__ __forceinline__ Piece load_piece(const u16* from) {
+  const uint4 eight = load_16(reinterpret_cast<const u8*>(from));
+  return {{eight.x, eight.y, eight.z, eight.w}};
+}
 
 // The largest magnitude of a group in both halves: from here on it holds a NaN or an infinity.
 constexpr u32 least_without_number = bf16_infinity << 16;

@@ -25,11 +25,6 @@ __device__ __forceinline__ bool has_head(int head) {
   return heads % heads_per_thread == 0 || head < heads;
 }
 
-__device__ __forceinline__ Piece load_piece(const u16* from) {
-  const uint4 x = load_16(reinterpret_cast<const u8*>(from));
-  return {{x.x, x.y, x.z, x.w}};
-}
-
 // A lane's part of a head: elements 8 * lane .. of each half.
 struct HeadPart {
   Piece still;

@@ -7,7 +7,7 @@ what follows it is compared to the bit.
 import math
 import struct
 
-from peers_reference import WINDOW, e4m3, e4m3_code, round_to_bf16
+from peers_reference import WINDOW, e2m1, e4m3, e4m3_code, round_to_bf16
 
 EPSILON = 1e-20
 ROPE_DIMS = 64
@@ -49,11 +49,6 @@ def e2m1_code(value):
     a = abs(value)
     code = (a > 0.25) + (a >= 0.75) + (a > 1.25) + (a >= 1.75) + (a > 2.5) + (a >= 3.5) + (a > 5)
     return code + (8 if math.copysign(1.0, value) < 0 else 0)
-
-
-def e2m1(code):
-    value = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)[code & 7]
-    return -value if code & 8 else value
 
 
 def to_e4m3(group):
