@@ -138,22 +138,47 @@ __device__ __forceinline__ u32 rounded_to_codes(u32 quotient) {
   return fma_bf16x2(power, many | 0x80008000u, sum);
 }
 
-// Codes of a rounded pair, in bytes 0 and 2.
-template <int quantiser>
-__device__ __forceinline__ u32 magnitudes_of(u32 rounded) {
-  // 2^-126 and 2^-120 bring the exponents of E2M1 and E4M3, subnormals included, to those of bf16.
-  constexpr u32 factor = is_fp4(quantiser) ? 0x00800080u : 0x03800380u;
-  return multiply_bf16x2(rounded, factor) >> (is_fp4(quantiser) ? 6 : 4);
+// E4M3 codes of a rounded pair, in bytes 0 and 2.
+__device__ __forceinline__ u32 magnitudes_of_e4m3(u32 rounded) {
+  // 2^-120 brings the exponents of E4M3, subnormals included, to those of bf16.
+  return multiply_bf16x2(rounded, 0x03800380u) >> 4;
 }
 
 // Of two pairs, a code in each byte.
+__device__ __forceinline__ u32 e4m3_codes(u32 rounded, u32 pair, u32 next_rounded, u32 next_pair) {
+  const u32 magnitudes =
+      __byte_perm(magnitudes_of_e4m3(rounded), magnitudes_of_e4m3(next_rounded), 0x6420);
+  return magnitudes | (__byte_perm(pair, next_pair, 0x7531) & 0x80808080u);
+}
+
+// What brings magnitudes to twice, once and half of their quotients.
+struct E2m1Factors {
+  u32 twice, once, half;
+};
+
 template <int quantiser>
-__device__ __forceinline__ u32 codes_of(u32 rounded, u32 pair, u32 next_rounded, u32 next_pair) {
-  const u32 magnitudes = __byte_perm(magnitudes_of<quantiser>(rounded),
-                                     magnitudes_of<quantiser>(next_rounded), 0x6420);
-  const u32 signs = __byte_perm(pair, next_pair, 0x7531);
-  return is_fp4(quantiser) ? magnitudes | (signs >> 4 & 0x08080808u)
-                           : magnitudes | (signs & 0x80808080u);
+__device__ __forceinline__ E2m1Factors e2m1_factors(u32 scale_byte) {
+  if constexpr (quantiser == q4n) return {0x40004000u, 0x3f803f80u, 0x3f003f00u};
+  const u32 once = reciprocal_of_scale(scale_byte);
+  return {multiply_bf16x2(once, 0x40004000u), once, multiply_bf16x2(once, 0x3f003f00u)};
+}
+
+// E2M1 codes of quotients y of at most 6, without their signs, in bytes 0 and 2. The code of a
+// point of the grid is the least of 2 y, y + 2 and y / 2 + 4, of which each is right in its part
+// of the grid and larger elsewhere; codes are even where mantissas are, so that the code of any y
+// is this number rounded to the nearest, even at ties. 128 more and bf16 has steps of 1.
+__device__ __forceinline__ u32 magnitudes_of_e2m1(u32 magnitudes, const E2m1Factors& factors) {
+  return min_bf16x2(min_bf16x2(fma_bf16x2(magnitudes, factors.twice, both_halves(0x4300)),
+                               fma_bf16x2(magnitudes, factors.once, both_halves(0x4302))),
+                    fma_bf16x2(magnitudes, factors.half, both_halves(0x4304)));
+}
+
+// Of two pairs, two codes in byte 1 and two in byte 3, the first of each in the low bits.
+__device__ __forceinline__ u32 e2m1_codes(u32 magnitudes, u32 pair, u32 next_magnitudes,
+                                          u32 next_pair) {
+  const u32 signs = __byte_perm(pair, next_pair, 0x5713) >> 4 & 0x08080808u;
+  const u32 codes = __byte_perm(magnitudes, next_magnitudes, 0x4602) | signs;
+  return codes + (codes << 12);
 }
 
 struct Quantised {
@@ -175,13 +200,21 @@ __device__ __forceinline__ Quantised quantise(const Piece& x, u32 largest) {
     rounded[i] = rounded_to_codes<quantiser>(quotient.of<quantiser>(magnitude_bf16x2(x.pairs[i])));
     q.fake[i] = multiply_bf16x2(rounded[i], scale.pair) | (x.pairs[i] & 0x80008000u);
   }
-  const u32 low = codes_of<quantiser>(rounded[0], x.pairs[0], rounded[1], x.pairs[1]);
-  const u32 high = codes_of<quantiser>(rounded[2], x.pairs[2], rounded[3], x.pairs[3]);
   if constexpr (is_fp4(quantiser)) {
-    // Bytes 0 and 2 hold two codes each.
-    q.codes = {__byte_perm(low | low >> 4, high | high >> 4, 0x6420), 0};
+    const E2m1Factors factors = e2m1_factors<quantiser>(scale.byte);
+    u32 codes[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const u32 magnitudes = magnitude_bf16x2(x.pairs[i]);
+      codes[i] =
+          magnitudes_of_e2m1(quantiser == q4n ? quotient.of<q4n>(magnitudes) : magnitudes, factors);
+    }
+    q.codes = {__byte_perm(e2m1_codes(codes[0], x.pairs[0], codes[1], x.pairs[1]),
+                           e2m1_codes(codes[2], x.pairs[2], codes[3], x.pairs[3]), 0x7531),
+               0};
   } else {
-    q.codes = {low, high};
+    q.codes = {e4m3_codes(rounded[0], x.pairs[0], rounded[1], x.pairs[1]),
+               e4m3_codes(rounded[2], x.pairs[2], rounded[3], x.pairs[3])};
   }
 
   const bool is_number = largest < least_without_number;

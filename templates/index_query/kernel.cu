@@ -4,8 +4,7 @@
 //
 // 8 lanes to a head, each with 8 elements of its half that does not rotate and 8 of the other, so
 // that all lanes do the same. A thread has heads that lie head_groups apart, so that position and
-// angles are read once. Queries, weights and position are loaded at once; only the angles wait for
-// a load.
+// angles are read once; while it works on one, the next is on its way. Nothing branches.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // heads, output, threads, heads_per_thread
 #include "templates/common/memory.cuh"
@@ -18,6 +17,7 @@ enum Output : int { output_q4m = 0, output_q8k = 1, output_bf16 = 2 };
 constexpr int lanes_per_head = 8;
 constexpr int first_rope_column = 64;
 constexpr int head_groups = (heads + heads_per_thread - 1) / heads_per_thread;
+constexpr bool rows_have_warps = head_groups * lanes_per_head % warp_lanes == 0;
 constexpr int quantiser = output == output_q8k ? q8k : q4m;
 static_assert(heads_per_thread <= lanes_per_head);  // lane i has the weight of the i-th head
 
@@ -31,94 +31,115 @@ struct HeadPart {
   Piece turning;
 };
 
-struct QuantisedPart {
-  Quantised still;
-  Quantised turning;
+// Of the groups of both halves; in q8k they are one.
+struct Largest {
+  u32 of_still;
+  u32 of_turning;
 };
 
-__device__ __forceinline__ QuantisedPart quantise(const HeadPart& x) {
-  u32 of_still, of_turning;
+__device__ __forceinline__ Largest largest_of(const HeadPart& x) {
   if constexpr (quantiser == q8k) {
-    const u32 largest =
+    const u32 both =
         max_or_nan_bf16x2(largest_magnitude(x.still.pairs), largest_magnitude(x.turning.pairs));
-    of_still = of_turning =
-        largest_of_lanes<lanes_per_head>(max_or_nan_bf16x2(largest, swapped_halves(largest)));
-  } else {
-    largest_of_groups<group_of(q4m) / 8>(x.still, x.turning, of_still, of_turning);
+    const u32 largest =
+        largest_of_lanes<lanes_per_head>(max_or_nan_bf16x2(both, swapped_halves(both)));
+    return {largest, largest};
   }
-  return {quantise<quantiser>(x.still, of_still), quantise<quantiser>(x.turning, of_turning)};
+  Largest result;
+  largest_of_groups<group_of(q4m) / 8>(x.still, x.turning, result.of_still, result.of_turning);
+  return result;
 }
 
-__device__ __forceinline__ void store(const Args& args, i64 row, int head, int lane,
-                                      const QuantisedPart& part) {
-  const auto [still, turning] = part;
+// Where a lane reads and writes of a head.
+struct Places {
+  const u16* q;
+  u16* y;
+  u8* codes;
+  u8* scales;
+};
+
+__device__ __forceinline__ Places places_of(const Args& args, i64 row, i64 head, u32 lane) {
+  Places at{};
+  at.q = args.q + row * args.q_stride0 + head * args.q_stride1 + lane * 8;
   if constexpr (output == output_bf16) {
-    u16* y = args.y + row * args.y_stride0 + head * args.y_stride1 + lane * 8;
-    store_16(y, {still.fake[0], still.fake[1], still.fake[2], still.fake[3]});
-    store_16(y + first_rope_column,
+    at.y = args.y + row * args.y_stride0 + head * args.y_stride1 + lane * 8;
+  } else {
+    constexpr u32 bytes = output == output_q8k ? 8 : 4;
+    at.codes = args.codes + row * args.codes_stride0 + head * args.codes_stride1 + lane * bytes;
+  }
+  if constexpr (output == output_q4m)
+    at.scales = args.scales + row * args.scales_stride0 + head * args.scales_stride1 + lane / 4;
+  return at;
+}
+
+__device__ __forceinline__ void store(const Places& at, u32 lane, const Quantised& still,
+                                      const Quantised& turning) {
+  if constexpr (output == output_bf16) {
+    store_16(at.y, {still.fake[0], still.fake[1], still.fake[2], still.fake[3]});
+    store_16(at.y + first_rope_column,
              {turning.fake[0], turning.fake[1], turning.fake[2], turning.fake[3]});
-    return;
-  }
-  u8* codes = args.codes + row * args.codes_stride0 + head * args.codes_stride1;
-  if constexpr (output == output_q8k) {
-    reinterpret_cast<uint2*>(codes)[lane] = still.codes;
-    reinterpret_cast<uint2*>(codes)[lanes_per_head + lane] = turning.codes;
-    return;
-  }
-  if constexpr (output == output_q4m) {
-    reinterpret_cast<u32*>(codes)[lane] = still.codes.x;
-    reinterpret_cast<u32*>(codes)[lanes_per_head + lane] = turning.codes.x;
-    if (lane % 4 != 0) return;
-    u8* scales = args.scales + row * args.scales_stride0 + head * args.scales_stride1;
-    scales[lane / 4] = static_cast<u8>(still.scale);
-    scales[2 + lane / 4] = static_cast<u8>(turning.scale);
+  } else if constexpr (output == output_q8k) {
+    *reinterpret_cast<uint2*>(at.codes) = still.codes;
+    *reinterpret_cast<uint2*>(at.codes + 64) = turning.codes;
+  } else {
+    *reinterpret_cast<u32*>(at.codes) = still.codes.x;
+    *reinterpret_cast<u32*>(at.codes + 32) = turning.codes.x;
+    if (lane % 4 == 0) at.scales[0] = static_cast<u8>(still.scale);
+    if (lane % 4 == 0) at.scales[2] = static_cast<u8>(turning.scale);
   }
 }
 
 // 2^-6, in q8k times the scale.
-__device__ __forceinline__ float weight_factor(const QuantisedPart& part) {
+__device__ __forceinline__ float weight_factor(u32 scale) {
   if constexpr (output != output_q8k) return 0x1p-6f;
   constexpr u32 fp32_nan = 0x7fc00000u;
-  const u32 scale = part.still.scale;
   return 0x1p-6f * __uint_as_float(scale == 255 ? fp32_nan : scale << 23);
 }
 
 extern "C" __global__ void __launch_bounds__(threads)
     index_query(const __grid_constant__ Args args) {
-  const int lane = static_cast<int>(threadIdx.x) % lanes_per_head;
-  const i64 number = static_cast<i64>(blockIdx.x) * (threads / lanes_per_head) +
-                     static_cast<int>(threadIdx.x) / lanes_per_head;
+  const u32 lane = threadIdx.x % lanes_per_head;
+  const i64 number =
+      static_cast<i64>(blockIdx.x) * (threads / lanes_per_head) + threadIdx.x / lanes_per_head;
+  // Lanes of one warp shuffle together: where they belong to several rows, those beyond the last
+  // row work in vain, as those beyond the last head do.
   const i64 wanted = number / head_groups;
-  const int first_head = static_cast<int>(number - wanted * head_groups);
-  // Lanes of one warp shuffle together: beyond the last row they work in vain.
-  const i64 row = min(wanted, args.num_rows - 1);
+  if (rows_have_warps && wanted >= args.num_rows) return;
+  const i64 row = rows_have_warps ? wanted : min(wanted, args.num_rows - 1);
+  const bool has_row = wanted == row;
+  const int first_head = static_cast<int>(number % head_groups);
   i32 position = args.positions[row];
-  const u16* of_first = args.q + row * args.q_stride0 + first_head * args.q_stride1 + lane * 8;
-  const i64 step = head_groups * args.q_stride1;
-  HeadPart x[heads_per_thread];
-#pragma unroll
-  for (int i = 0; i < heads_per_thread; ++i) {
-    const u16* q = of_first + (has_head(first_head + i * head_groups) ? i * step : 0);
-    x[i] = {load_piece(q), load_piece(q + first_rope_column)};
-  }
-#pragma unroll
-  for (const HeadPart& part : x)
-    position = tied_to(position, part.still.pairs[0] ^ part.turning.pairs[0], args.num_rows);
-  const int own_head = first_head + lane * head_groups;
-  const bool has_weight = lane < heads_per_thread && has_head(own_head) && wanted == row;
+  Places at = places_of(args, row, first_head, lane);
+  HeadPart next = {load_piece(at.q), load_piece(at.q + first_rope_column)};
+  position = tied_to(position, next.still.pairs[0] ^ next.turning.pairs[0], args.num_rows);
+  const int own_head = first_head + static_cast<int>(lane) * head_groups;
+  const bool has_weight = has_row && lane < heads_per_thread && own_head < heads;
   float weight = 0.0f;
   if (has_weight) weight = low_bf16(args.head_weights[row * args.head_weights_stride + own_head]);
 
   const bool rotates = position >= 0 && position < args.num_positions;
-  RopeAngles angles;
+  RopeAngles angles{};
   if (rotates) angles = load_rope_angles(args.rope_table + position * args.rope_table_stride, lane);
-#pragma unroll
+#pragma unroll 2
   for (int i = 0; i < heads_per_thread; ++i) {
-    if (rotates) rotate<false>(x[i].turning.pairs, angles);
-    const QuantisedPart part = quantise(x[i]);
-    const int head = first_head + i * head_groups;
-    if (wanted == row && has_head(head)) store(args, row, head, lane, part);
-    if (lane == i) weight *= weight_factor(part);
+    HeadPart x = next;
+    const i64 step = has_head(first_head + (i + 1) * head_groups) ? head_groups : 0;
+    const Places to = at;
+    if (i + 1 < heads_per_thread) {
+      at.q += step * args.q_stride1;
+      next = {load_piece(at.q), load_piece(at.q + first_rope_column)};
+      if constexpr (output == output_bf16) at.y += step * args.y_stride1;
+      if constexpr (output != output_bf16) at.codes += step * args.codes_stride1;
+      if constexpr (output == output_q4m) at.scales += step * args.scales_stride1;
+    }
+    Piece turned = x.turning;
+    rotate<false>(turned.pairs, angles);
+    if (rotates) x.turning = turned;
+    const Largest largest = largest_of(x);
+    const Quantised still = quantise<quantiser>(x.still, largest.of_still);
+    const Quantised turning = quantise<quantiser>(x.turning, largest.of_turning);
+    if (has_row && has_head(first_head + i * head_groups)) store(to, lane, still, turning);
+    if (lane == i) weight *= weight_factor(still.scale);
   }
   if (has_weight) args.weights[row * args.weights_stride + own_head] = weight;
 }

@@ -35,7 +35,7 @@ Space space(const Sizes&, const Gpu&) {
   Space space;
   space.axes = {
       {"threads", {32, 64, 128, 256}, "threads of a CTA; 8 to a head"},
-      {"heads_per_thread", {1, 2, 4, 8}, "heads that a thread loads before it works on the first"},
+      {"heads_per_thread", {1, 2, 4, 8}, "heads of a thread, one after the other"},
   };
   space.rules = {
       {"a thread would have more heads than there are",
@@ -61,8 +61,8 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
 
 ModelHints model(const Sizes&, const Config& c, const Gpu&) {
   const double heads = static_cast<double>(c["heads_per_thread"]);
-  return ModelHints{.bytes_in_flight_per_thread = 32 * heads,
-                    .instructions_per_thread = 80 + 190 * heads,
+  return ModelHints{.bytes_in_flight_per_thread = 64,
+                    .instructions_per_thread = 110 + 165 * heads,
                     .dependent_loads = 2};
 }
 

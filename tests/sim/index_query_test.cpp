@@ -8,8 +8,7 @@ using templates::Sizes;
 
 TEST(IndexQueryOnSimulator, PlantedMistakesAreRejected) {
   const std::vector<Mutant> all{
-      {"the lower half rotates", "kernel.cu", "rotate<false>(x[i].turning.pairs",
-       "rotate<false>(x[i].still.pairs"},
+      {"the lower half rotates", "kernel.cu", "turned = x.turning", "turned = x.still"},
       {"angles of the next position", "kernel.cu", "position * args.rope_table_stride",
        "(position > 0 ? position - 1 : 1) * args.rope_table_stride"},
       {"padding is rotated", "kernel.cu", "&& position < args.num_positions", ""},
@@ -23,10 +22,11 @@ TEST(IndexQueryOnSimulator, PlantedMistakesAreRejected) {
   };
   const std::vector<Mutant> q4m{
       {"the factor of one head's width", "kernel.cu", "return 0x1p-6f;", "return 0x1p-7f;"},
-      {"the scale of the first group", "kernel.cu", "scales[lane / 4]", "scales[0]"},
+      {"the scale of the first group", "kernel.cu", "args.scales_stride1 + lane / 4",
+       "args.scales_stride1"},
       {"one largest for both halves", "quantise_group.cuh", "__byte_perm(both, 0, 0x3232)",
        "__byte_perm(both, 0, 0x1010)"},
-      {"odd codes come first", "quantise_group.cuh", "low | low >> 4", "low << 4 | low >> 8"},
+      {"odd codes come first", "quantise_group.cuh", "0x4602", "0x6420"},
   };
   const std::vector<Mutant> q8k{
       {"the scale is left out of the weight", "kernel.cu", "0x1p-6f * __uint_as_float",

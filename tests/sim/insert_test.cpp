@@ -98,8 +98,10 @@ TEST(CompressedInsertOnSimulator, PlantedMistakesAreRejected) {
   reject(
       "compressed_kv_insert", {{"format", 2}, {"ratio", 2}},
       {{"rotation by the last token", "kv_insert.cuh", " - positions[i] % ratio", ""},
-       {"the odd element in the low bits", "quantise_group.cuh", "low | low >> 4",
-        "low << 4 | low >> 8"},
+       {"the odd element in the low bits", "quantise_group.cuh", "0x4602", "0x6420"},
+       {"the sign of the next", "quantise_group.cuh", "0x5713", "0x7531"},
+       {"halves one power too large", "quantise_group.cuh", "half, both_halves(0x4304)",
+        "half, both_halves(0x4305)"},
        {"scales of Q4m", "kernel.cu", "? q8d : q4n", "? q8d : q4m"},
        {"a quotient beside a tie", "quantise_group.cuh", "low_bf16(magnitudes) * reciprocal",
         "low_bf16(magnitudes) * (1.01f * reciprocal)"},

@@ -1,11 +1,16 @@
 // Wall time of kiln_open and of kiln_prepare for a workload (without one: 256 linears, which need
 // 256 kernels; {} is the model's), first from an empty store (every kernel compiled), then from the
 // warm one, with the device's context alive as in a serving process. Beside it what the driver
-// needs to load the same images from memory, with nothing around it, by turns with ours. Usage:
+// needs to load the same images from memory, with nothing around it, in the main thread. Each time
+// in a process of its own, by turns: a process starts once, and memory that an earlier round
+// returned would be at hand for the next. Usage:
 // start_bench STORE_FILE [rounds [WORKLOAD_FILE]]
 #include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -23,6 +28,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// First arguments of the processes that measure.
+constexpr const char* kPrepare = "--prepare";
+constexpr const char* kDriver = "--driver";
+
 double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
@@ -30,7 +39,10 @@ double milliseconds_since(Clock::time_point begin) {
 struct Start {
   double milliseconds = 0;  // of kiln_prepare
   double open_milliseconds = 0;
-  kiln_stats stats{};
+  uint64_t loaded = 0;
+  uint64_t compiled = 0;
+  uint64_t decisions = 0;
+  uint64_t defaults = 0;
 };
 
 void require(kiln_status status) {
@@ -50,21 +62,22 @@ Start start(const char* store, const char* workload) {
   require(kiln_prepare(session, workload, nullptr, nullptr));
   Start result{.milliseconds = milliseconds_since(begin) - open_milliseconds,
                .open_milliseconds = open_milliseconds};
-  result.stats.size = sizeof(result.stats);
-  require(kiln_get_stats(session, &result.stats));
+  kiln_stats stats{};
+  stats.size = sizeof(stats);
+  require(kiln_get_stats(session, &stats));
+  result.loaded = stats.kernels_loaded;
+  result.compiled = stats.compiles;
+  result.decisions = stats.decision_hits;
+  result.defaults = stats.decision_defaults;
   require(kiln_close(session));
   return result;
 }
 
 void print(const char* what, const Start& s) {
-  std::printf(
-      "%-6s %8.1f ms after %.1f of kiln_open   %llu kernels loaded, %llu compiled, %llu decisions, "
-      "%llu defaults\n",
-      what, s.milliseconds, s.open_milliseconds,
-      static_cast<unsigned long long>(s.stats.kernels_loaded),
-      static_cast<unsigned long long>(s.stats.compiles),
-      static_cast<unsigned long long>(s.stats.decision_hits),
-      static_cast<unsigned long long>(s.stats.decision_defaults));
+  fmt::print(
+      "{:<6} {:8.1f} ms after {:.1f} of kiln_open   {} kernels loaded, {} compiled, {} decisions, "
+      "{} defaults\n",
+      what, s.milliseconds, s.open_milliseconds, s.loaded, s.compiled, s.decisions, s.defaults);
 }
 
 std::vector<kiln::jit::Binary> binaries_of(const char* path) {
@@ -107,33 +120,20 @@ double driver_milliseconds(const kiln::runtime::cuda::Driver& driver,
 }
 
 // The driver alone, with the images of a store.
-class Driver {
- public:
-  explicit Driver(const char* store)
-      : driver_(kiln::runtime::cuda::Driver::load()), binaries_(binaries_of(store)) {
-    require_success(driver_, driver_.device_get(&device_, 0));
-    require_success(driver_, driver_.primary_ctx_retain(&context_, device_));
-  }
-  ~Driver() { driver_.primary_ctx_release(device_); }
-  Driver(const Driver&) = delete;
-  Driver& operator=(const Driver&) = delete;
-
-  size_t images() const { return binaries_.size(); }
-
-  double milliseconds() const {
-    require_success(driver_, driver_.ctx_push_current(context_));
-    const double result = driver_milliseconds(driver_, binaries_);
-    CUcontext popped = nullptr;
-    driver_.ctx_pop_current(&popped);
-    return result;
-  }
-
- private:
-  const kiln::runtime::cuda::Driver driver_;
-  const std::vector<kiln::jit::Binary> binaries_;
-  CUdevice device_ = 0;
-  CUcontext context_ = nullptr;
-};
+double driver_alone(const char* store) {
+  const auto driver = kiln::runtime::cuda::Driver::load();
+  const std::vector<kiln::jit::Binary> binaries = binaries_of(store);
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  require_success(driver, driver.device_get(&device, 0));
+  require_success(driver, driver.primary_ctx_retain(&context, device));
+  require_success(driver, driver.ctx_push_current(context));
+  const double milliseconds = driver_milliseconds(driver, binaries);
+  CUcontext popped = nullptr;
+  driver.ctx_pop_current(&popped);
+  driver.primary_ctx_release(device);
+  return milliseconds;
+}
 
 // Shapes of one op that share no kernel.
 std::string many_kernels() {
@@ -172,6 +172,67 @@ std::string text_of(const char* path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// What a process of its own prints that runs this program's `part`.
+template <typename Type>
+Type in_process_of_its_own(const char* part, const char* store, const char* workload_file) {
+  std::array<int, 2> ends{};
+  if (pipe(ends.data()) != 0) std::exit(1);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDOUT_FILENO);
+    execl("/proc/self/exe", "start_bench", part, store, workload_file, nullptr);
+    _exit(1);
+  }
+  close(ends[1]);
+  Type result{};
+  const bool came = read(ends[0], &result, sizeof(result)) == sizeof(result);
+  close(ends[0]);
+  waitpid(child, nullptr, 0);
+  if (!came) {
+    std::fprintf(stderr, "the process for %s ended early\n", part);
+    std::exit(1);
+  }
+  return result;
+}
+
+template <typename Type>
+void hand_over(const Type& result) {
+  if (write(STDOUT_FILENO, &result, sizeof(result)) != sizeof(result)) std::exit(1);
+}
+
+int run(int argc, char** argv) {
+  const std::string first = argv[1];
+  if (first == kPrepare || first == kDriver) {
+    const auto context_holder = kiln::runtime::Device::open("cuda:0");
+    if (first == kDriver) {
+      hand_over(driver_alone(argv[2]));
+    } else {
+      const std::string workload = argc > 3 ? text_of(argv[3]) : many_kernels();
+      hand_over(start(argv[2], workload.c_str()));
+    }
+    return 0;
+  }
+
+  const int rounds = argc > 2 ? std::max(1, std::atoi(argv[2])) : 9;
+  const char* workload_file = argc > 3 ? argv[3] : nullptr;
+  print("first", in_process_of_its_own<Start>(kPrepare, argv[1], workload_file));
+  std::vector<Start> warm;
+  std::vector<double> driver;
+  for (int round = 0; round < rounds; ++round) {  // by turns: the driver's times drift
+    warm.push_back(in_process_of_its_own<Start>(kPrepare, argv[1], workload_file));
+    driver.push_back(in_process_of_its_own<double>(kDriver, argv[1], workload_file));
+  }
+  std::sort(driver.begin(), driver.end());
+  std::sort(warm.begin(), warm.end(),
+            [](const Start& a, const Start& b) { return a.milliseconds < b.milliseconds; });
+  print("best", warm.front());
+  print("median", warm[warm.size() / 2]);
+  print("worst", warm.back());
+  fmt::print("driver {:8.1f} ms (best {:.1f}, worst {:.1f})   the same images, from memory\n",
+             driver[driver.size() / 2], driver.front(), driver.back());
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -179,28 +240,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: start_bench STORE_FILE [rounds [WORKLOAD_FILE]]\n");
     return 2;
   }
-  const int rounds = argc > 2 ? std::max(1, std::atoi(argv[2])) : 9;
-  const std::string workload = argc > 3 ? text_of(argv[3]) : many_kernels();
   try {
-    const auto context_holder = kiln::runtime::Device::open("cuda:0");
-    print("first", start(argv[1], workload.c_str()));
-    const Driver driver(argv[1]);
-    std::vector<Start> warm;
-    std::vector<double> driver_times;
-    for (int round = 0; round < rounds; ++round) {  // by turns: the driver's times drift
-      warm.push_back(start(argv[1], workload.c_str()));
-      driver_times.push_back(driver.milliseconds());
-    }
-    std::sort(driver_times.begin(), driver_times.end());
-    std::sort(warm.begin(), warm.end(),
-              [](const Start& a, const Start& b) { return a.milliseconds < b.milliseconds; });
-    print("median", warm[warm.size() / 2]);
-    print("worst", warm.back());
-    std::printf("driver %8.1f ms (worst %.1f)   the %zu images of the store, from memory\n",
-                driver_times[driver_times.size() / 2], driver_times.back(), driver.images());
+    return run(argc, argv);
   } catch (const kiln::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
   }
-  return 0;
 }
