@@ -3,30 +3,23 @@
 
 #include <xxhash.h>
 
+#include <array>
 #include <cstring>
 
 namespace kiln {
 namespace {
 
-// Lengths are eight little-endian bytes whatever the machine, so that a key is the same everywhere.
-void append_length(std::string& record, size_t length) {
-  for (int byte = 0; byte < 8; ++byte) {
-    record.push_back(static_cast<char>((static_cast<uint64_t>(length) >> (8 * byte)) & 0xff));
-  }
-}
-
-void append_text(std::string& record, std::string_view text) {
-  append_length(record, text.size());
-  record.append(text);
-}
-
-Hash128 hash_memory(const void* data, size_t size_bytes) {
+Hash128 canonical(XXH128_hash_t value) {
   XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(data, size_bytes));
+  XXH128_canonicalFromHash(&canonical, value);
   Hash128 hash;
   static_assert(sizeof(canonical.digest) == sizeof(hash.bytes));
   std::memcpy(hash.bytes.data(), canonical.digest, sizeof(canonical.digest));
   return hash;
+}
+
+Hash128 hash_memory(const void* data, size_t size_bytes) {
+  return canonical(XXH3_128bits(data, size_bytes));
 }
 
 }  // namespace
@@ -65,9 +58,26 @@ Hash128 hash_bytes(std::span<const std::byte> bytes) {
 
 Hash128 hash_text(std::string_view text) { return hash_memory(text.data(), text.size()); }
 
+struct HashRecord::State {
+  XXH3_state_t xxh;
+};
+
+HashRecord::HashRecord() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state_->xxh); }
+
+HashRecord::~HashRecord() = default;
+
+// Lengths are eight little-endian bytes whatever the machine, so that a key is the same everywhere.
+void HashRecord::add(std::string_view text) {
+  std::array<uint8_t, 8> length{};
+  for (size_t byte = 0; byte < length.size(); ++byte)
+    length[byte] = static_cast<uint8_t>(static_cast<uint64_t>(text.size()) >> (8 * byte));
+  XXH3_128bits_update(&state_->xxh, length.data(), length.size());
+  XXH3_128bits_update(&state_->xxh, text.data(), text.size());
+}
+
 HashRecord& HashRecord::field(std::string_view name, std::string_view value) {
-  append_text(record_, name);
-  append_text(record_, value);
+  add(name);
+  add(value);
   return *this;
 }
 
@@ -75,6 +85,6 @@ HashRecord& HashRecord::field(std::string_view name, int64_t value) {
   return field(name, std::string_view(std::to_string(value)));
 }
 
-Hash128 HashRecord::hash() const { return hash_text(record_); }
+Hash128 HashRecord::hash() const { return canonical(XXH3_128bits_digest(&state_->xxh)); }
 
 }  // namespace kiln

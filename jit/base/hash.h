@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,14 +26,20 @@ Hash128 hash_bytes(std::span<const std::byte> bytes);
 Hash128 hash_text(std::string_view text);
 
 // Builds the canonical record of a key: each field is <name length><name><value length><value>.
+// What is added is hashed at once, not kept: sources are long.
 class HashRecord {
  public:
+  HashRecord();
+  ~HashRecord();
   HashRecord& field(std::string_view name, std::string_view value);
   HashRecord& field(std::string_view name, int64_t value);
   Hash128 hash() const;
 
  private:
-  std::string record_;
+  void add(std::string_view text);
+
+  struct State;
+  const std::unique_ptr<State> state_;
 };
 
 }  // namespace kiln
