@@ -102,6 +102,7 @@ struct VerifyOptions {
   std::string device = "cuda:0";
   std::vector<std::string> ops;
   std::string worker;
+  double hang_timeout_s = 3;  // a launch that takes longer kills the child, and is unproven
   std::function<void(const std::string& line)> log;
 };
 // unproven: it could not be run to its end, which says nothing of the config.

@@ -145,8 +145,10 @@ const char* outcome_text(VerifyOutcome outcome) {
 
 std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options) {
   for (const std::string& name : options.ops) templates::require_op(name);
-  DeviceWorker worker(
-      {.executable = find_worker(options.worker), .device = options.device, .log = options.log});
+  DeviceWorker worker({.executable = find_worker(options.worker),
+                       .device = options.device,
+                       .hang_timeout_s = options.hang_timeout_s,
+                       .log = options.log});
   Binaries binaries(store);
   binaries.serve_driver(worker.info().cuda_major);
   const Gpu& gpu = worker.info().gpu;

@@ -123,6 +123,20 @@ TEST_F(ToyDevice, VerifyProvesWhatIsStored) {
   EXPECT_TRUE(contains(result.err, "2 of 2 stored configs passed on cuda:0")) << result;
 }
 
+TEST_F(ToyDevice, VerifyWaitsForALaunchAsLongAsItIsTold) {
+  tune();
+  environment["KILN_TOY_BEHAVIOUR"] = std::to_string(testing::kToyHang);
+  const Result result = run({"verify", "--op", "toy", "--hang-timeout", "1s", "--json"});
+  EXPECT_EQ(result.code, code(ExitCode::failed)) << result;
+  for (const Json& row : result.json()) {
+    EXPECT_EQ(row["outcome"], "unproven");
+    EXPECT_TRUE(contains(row["detail"], "killed after 1 s without an answer")) << result;
+  }
+  const Result none = run({"verify", "--hang-timeout", "0"});
+  EXPECT_EQ(none.code, code(ExitCode::usage)) << none;
+  EXPECT_TRUE(contains(none.err, "Leave --hang-timeout out")) << none;
+}
+
 TEST_F(ToyDevice, ConfigThatComputesSomethingElseIsExitCodeFiveAndIsServedNoMore) {
   tune();
   environment["KILN_TOY_BEHAVIOUR"] = std::to_string(testing::kToyWrong);

@@ -17,6 +17,7 @@ namespace {
 struct VerifyArguments {
   std::string device;
   std::vector<std::string> ops;
+  std::string hang_timeout;
 };
 
 const char* outcome_text(const tuner::VerifyRow& row) {
@@ -69,6 +70,13 @@ ExitCode run_verify(const VerifyArguments& arguments, const Common& common) {
   tuner::VerifyOptions options;
   options.device = device.id;
   options.ops = arguments.ops;
+  if (!arguments.hang_timeout.empty()) {
+    options.hang_timeout_s = parse_duration_s(arguments.hang_timeout);
+    if (options.hang_timeout_s == 0) {
+      throw Failure(ExitCode::usage, "a hang timeout of 0 ends every launch.",
+                    "Leave --hang-timeout out for 3 s.");
+    }
+  }
   Progress progress;
   options.log = [&](const std::string& line) { progress.line(line); };
   const std::vector<tuner::VerifyRow> rows = tuner::verify(*store, options);
@@ -128,6 +136,10 @@ void add_verify(CLI::App& app, Common& common, Chosen& chosen) {
                    "The device, sim:rtx-3090 for a simulated one (default: cuda:0)")
       ->type_name("ID");
   command->add_option("--op", arguments->ops, "Only this op; may be repeated")->type_name("NAME");
+  command
+      ->add_option("--hang-timeout", arguments->hang_timeout,
+                   "How long a launch may take: 3s (default), more under a tool that slows the GPU")
+      ->type_name("TIME");
 }
 
 }  // namespace kiln::cli
