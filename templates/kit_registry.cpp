@@ -10,6 +10,9 @@ extern const Kit combine_topk_swa_kit;
 extern const Kit compressed_kv_insert_kit;
 extern const Kit compressor_update_kit;
 extern const Kit gather_dequant_kv_kit;
+extern const Kit hc_fold_norm_kit;
+extern const Kit hc_post_fold_norm_kit;
+extern const Kit hc_post_kit;
 extern const Kit index_key_insert_kit;
 extern const Kit index_query_kit;
 extern const Kit linear_fp8_kit;
@@ -34,6 +37,9 @@ std::vector<const Kit*>& registry() {
       &compressed_kv_insert_kit,
       &compressor_update_kit,
       &gather_dequant_kv_kit,
+      &hc_fold_norm_kit,
+      &hc_post_fold_norm_kit,
+      &hc_post_kit,
       &index_key_insert_kit,
       &index_query_kit,
       &linear_fp8_kit,

@@ -12,6 +12,9 @@ extern const Op combine_topk_swa;
 extern const Op compressed_kv_insert;
 extern const Op compressor_update;
 extern const Op gather_dequant_kv;
+extern const Op hc_fold_norm;
+extern const Op hc_post;
+extern const Op hc_post_fold_norm;
 extern const Op index_key_insert;
 extern const Op index_query;
 extern const Op linear_fp8;
@@ -36,6 +39,9 @@ std::vector<const Op*>& registry() {
       &compressed_kv_insert,
       &compressor_update,
       &gather_dequant_kv,
+      &hc_fold_norm,
+      &hc_post,
+      &hc_post_fold_norm,
       &index_key_insert,
       &index_query,
       &linear_fp8,

@@ -400,6 +400,234 @@ KILN_API kiln_status kiln_gather_dequant_kv_workspace(kiln_plan *plan,
                                                       const kiln_gather_dequant_kv_args *args,
                                                       uint64_t *bytes);
 
+/* ---- hc_fold_norm ---- */
+
+/* Folds the four residual streams into one row and normalises it.
+ *
+ * For each row t and column d, in fp32 and every operation rounded:
+ *   folded[t, d] = bf16(((pre[t, 0] * h[t, 0, d] + pre[t, 1] * h[t, 1, d])
+ *                  + pre[t, 2] * h[t, 2, d]) + pre[t, 3] * h[t, 3, d])
+ *   x = rms_norm(folded, weight), as that op defines it
+ *   x_codes, x_scales = act_quant(x), format q8a
+ * x_format says what of x is written: "codes_q8a" is what linears with x_format "codes_q8a" take.
+ * folded is written where it is not NULL: the last fold of a forward hands it to the draft, and
+ * with 1/4 as every pre it is the mean of the streams.
+ * Where the four streams are equal, before the first layer, folded is one of them: rms_norm is that
+ * form.
+ *
+ * Formula: ops.md B1.3, B2, B3, B20.1. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "columns": columns of a stream (the hidden size); a multiple of 8, where codes are written of
+ *     32 (8 to 16384)
+ *   "x_format": what is written of x ("bf16", "codes_q8a", "bf16_and_codes_q8a")
+ */
+typedef struct kiln_hc_fold_norm_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, 4, columns]: the residual streams; 16-byte aligned */
+  const uint16_t *h;
+  /* elements of h from one row to the next; a multiple of 8 */
+  int64_t h_stride0;
+  /* elements of h from one stream to the next; a multiple of 8 */
+  int64_t h_stride1;
+  /* in, f32 [num_rows, 4]: weight of each stream; 16-byte aligned */
+  const float *pre;
+  /* elements of pre from one row to the next; a multiple of 4 */
+  int64_t pre_stride;
+  /* in, bf16 [columns]: a factor for each column of the norm; 16-byte aligned */
+  const uint16_t *weight;
+  /* out, bf16 [num_rows, columns]: the input of the next sub-layer; only with x_format bf16 or
+   * bf16_and_codes_q8a, else NULL; 16-byte aligned */
+  uint16_t *x;
+  /* elements of x from one row to the next; a multiple of 8 */
+  int64_t x_stride;
+  /* out, u8 [num_rows, columns]: its E4M3 codes; only with x_format codes_q8a or
+   * bf16_and_codes_q8a, else NULL; 8-byte aligned */
+  uint8_t *x_codes;
+  /* elements of x_codes from one row to the next; a multiple of 8 */
+  int64_t x_codes_stride;
+  /* out, u8 [num_rows, groups]: their UE8M0 scales, one for 32 columns; only with x_format
+   * codes_q8a or bf16_and_codes_q8a, else NULL */
+  uint8_t *x_scales;
+  /* elements of x_scales from one row to the next */
+  int64_t x_scales_stride;
+  /* out, bf16 [num_rows, columns]: the row before its norm; NULL is legal; 16-byte aligned */
+  uint16_t *folded;
+  /* elements of folded from one row to the next; a multiple of 8 */
+  int64_t folded_stride;
+  /* rows (tokens), padding included; 0 to 2147483647 */
+  int64_t num_rows;
+} kiln_hc_fold_norm_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_hc_fold_norm(kiln_plan *plan, const kiln_hc_fold_norm_args *args,
+                                       void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_hc_fold_norm_workspace(kiln_plan *plan,
+                                                 const kiln_hc_fold_norm_args *args,
+                                                 uint64_t *bytes);
+
+/* ---- hc_post ---- */
+
+/* Mixes the output of a sub-layer into the four residual streams, in place.
+ *
+ * For row t, stream j and column d, from the streams as they were:
+ *   h'[t, j, d] = bf16(post[t, j] * y[t, d] + sum over i of comb[t, i, j] * h[t, i, d])
+ * in fp32: the product with post is rounded, then i = 0 .. 3 are added, each by one fused
+ * multiply-add. The sum is over the first index of comb; its columns are the streams that are
+ * written.
+ * sqrsum "stored" also writes, for the statistics of the next sub-layer, the sum of the squares of
+ * h'[t], as rounded to bf16: of each stream in the order of rms_norm, then ((s0 + s1) + s2) + s3.
+ * Its bits do not depend on the kernel.
+ * y is the output of the sub-layer after the reduction over ranks.
+ *
+ * Formula: ops.md B1.4, B1.5. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "columns": columns of a stream (the hidden size); a multiple of 8, where codes are written of
+ *     32 (8 to 16384)
+ *   "sqrsum": whether the sum of squares is written ("none", "stored")
+ */
+typedef struct kiln_hc_post_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, columns]: output of the sub-layer; 16-byte aligned */
+  const uint16_t *y;
+  /* elements of y from one row to the next; a multiple of 8 */
+  int64_t y_stride;
+  /* in and out, bf16 [num_rows, 4, columns]: the residual streams; 16-byte aligned */
+  uint16_t *h;
+  /* elements of h from one row to the next; a multiple of 8 */
+  int64_t h_stride0;
+  /* elements of h from one stream to the next; a multiple of 8 */
+  int64_t h_stride1;
+  /* in, f32 [num_rows, 4]: how much of y each stream takes; 16-byte aligned */
+  const float *post;
+  /* elements of post from one row to the next; a multiple of 4 */
+  int64_t post_stride;
+  /* in, f32 [num_rows, 4, 4]: how much of stream i stream j takes; 16-byte aligned */
+  const float *comb;
+  /* elements of comb from one row to the next; a multiple of 4 */
+  int64_t comb_stride0;
+  /* elements of comb from one stream to the next; a multiple of 4 */
+  int64_t comb_stride1;
+  /* out, f32 [num_rows]: sum of squares of the four streams; only with sqrsum stored, else NULL */
+  float *sqrsum;
+  /* rows (tokens), padding included; 0 to 2147483647 */
+  int64_t num_rows;
+} kiln_hc_post_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_hc_post(kiln_plan *plan, const kiln_hc_post_args *args, void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_hc_post_workspace(kiln_plan *plan, const kiln_hc_post_args *args,
+                                            uint64_t *bytes);
+
+/* ---- hc_post_fold_norm ---- */
+
+/* Mixes the output of a sub-layer into the four residual streams, in place, folds them into one row
+ * and normalises it: hc_post and hc_fold_norm in one pass.
+ *
+ * For each row, with hc_post and hc_fold_norm as these ops define them, to the bit:
+ *   h, sqrsum = hc_post(y, h, post, comb)
+ *   x, x_codes, x_scales = hc_fold_norm(h, pre, weight)
+ *   mean[t] = bf16((h[t, 0] + h[t, 1] + h[t, 2] + h[t, 3]) / 4), where it is not NULL
+ * pre are the weights that the statistics before gave for this sub-layer, so that nothing here
+ * waits for the statistics of the new streams; sqrsum is a part of those. mean is what the draft
+ * captures: the fold with 1/4 for each stream.
+ *
+ * Formula: ops.md B1.3 to B1.5, B20.1. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "columns": columns of a stream (the hidden size); a multiple of 8, where codes are written of
+ *     32 (8 to 16384)
+ *   "x_format": what is written of x ("bf16", "codes_q8a", "bf16_and_codes_q8a")
+ *   "sqrsum": whether the sum of squares is written ("none", "stored")
+ */
+typedef struct kiln_hc_post_fold_norm_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, columns]: output of the sub-layer; 16-byte aligned */
+  const uint16_t *y;
+  /* elements of y from one row to the next; a multiple of 8 */
+  int64_t y_stride;
+  /* in and out, bf16 [num_rows, 4, columns]: the residual streams; 16-byte aligned */
+  uint16_t *h;
+  /* elements of h from one row to the next; a multiple of 8 */
+  int64_t h_stride0;
+  /* elements of h from one stream to the next; a multiple of 8 */
+  int64_t h_stride1;
+  /* in, f32 [num_rows, 4]: how much of y each stream takes; 16-byte aligned */
+  const float *post;
+  /* elements of post from one row to the next; a multiple of 4 */
+  int64_t post_stride;
+  /* in, f32 [num_rows, 4, 4]: how much of stream i stream j takes; 16-byte aligned */
+  const float *comb;
+  /* elements of comb from one row to the next; a multiple of 4 */
+  int64_t comb_stride0;
+  /* elements of comb from one stream to the next; a multiple of 4 */
+  int64_t comb_stride1;
+  /* in, f32 [num_rows, 4]: weight of each stream; 16-byte aligned */
+  const float *pre;
+  /* elements of pre from one row to the next; a multiple of 4 */
+  int64_t pre_stride;
+  /* in, bf16 [columns]: a factor for each column of the norm; 16-byte aligned */
+  const uint16_t *weight;
+  /* out, bf16 [num_rows, columns]: the input of the next sub-layer; only with x_format bf16 or
+   * bf16_and_codes_q8a, else NULL; 16-byte aligned */
+  uint16_t *x;
+  /* elements of x from one row to the next; a multiple of 8 */
+  int64_t x_stride;
+  /* out, u8 [num_rows, columns]: its E4M3 codes; only with x_format codes_q8a or
+   * bf16_and_codes_q8a, else NULL; 8-byte aligned */
+  uint8_t *x_codes;
+  /* elements of x_codes from one row to the next; a multiple of 8 */
+  int64_t x_codes_stride;
+  /* out, u8 [num_rows, groups]: their UE8M0 scales, one for 32 columns; only with x_format
+   * codes_q8a or bf16_and_codes_q8a, else NULL */
+  uint8_t *x_scales;
+  /* elements of x_scales from one row to the next */
+  int64_t x_scales_stride;
+  /* out, bf16 [num_rows, columns]: mean of the streams; NULL is legal; 16-byte aligned */
+  uint16_t *mean;
+  /* elements of mean from one row to the next; a multiple of 8 */
+  int64_t mean_stride;
+  /* out, f32 [num_rows]: sum of squares of the four streams; only with sqrsum stored, else NULL */
+  float *sqrsum;
+  /* rows (tokens), padding included; 0 to 2147483647 */
+  int64_t num_rows;
+} kiln_hc_post_fold_norm_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_hc_post_fold_norm(kiln_plan *plan,
+                                            const kiln_hc_post_fold_norm_args *args, void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_hc_post_fold_norm_workspace(kiln_plan *plan,
+                                                      const kiln_hc_post_fold_norm_args *args,
+                                                      uint64_t *bytes);
+
 /* ---- index_key_insert ---- */
 
 /* Normalises, rotates, quantises and writes the index keys of a step into their paged cache.

@@ -5,10 +5,10 @@
 
 namespace naive {
 
-// 1 / sqrt(sum(x^2) / columns + 1e-20), for all threads of the block, which come to it together.
-// `sums` is shared memory for a float a piece of 8 elements.
+// For all threads of the block, which come to it together. `sums` is shared memory for a float a
+// piece of 8 elements.
 template <int columns>
-__device__ inline float norm_factor(const unsigned short* x, float* sums) {
+__device__ inline float sum_of_squares(const unsigned short* x, float* sums) {
   constexpr int pieces = columns / 8;
   __syncthreads();
   for (int j = threadIdx.x; j < pieces; j += blockDim.x) {
@@ -26,7 +26,13 @@ __device__ inline float norm_factor(const unsigned short* x, float* sums) {
       sums[j] = __fadd_rn(sums[j], sums[j + half]);
   }
   __syncthreads();
-  const float mean = __fmaf_rn(sums[0], 1.0f / columns, 1e-20f);
+  return sums[0];
+}
+
+// 1 / sqrt(sum(x^2) / columns + 1e-20), likewise.
+template <int columns>
+__device__ inline float norm_factor(const unsigned short* x, float* sums) {
+  const float mean = __fmaf_rn(sum_of_squares<columns>(x, sums), 1.0f / columns, 1e-20f);
   return __fdiv_rn(1.0f, __fsqrt_rn(mean));
 }
 

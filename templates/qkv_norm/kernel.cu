@@ -12,10 +12,8 @@
                              // rows_in_turn, early_weights
 #include "templates/common/memory.cuh"
 #include "templates/common/norm.cuh"
-#include "templates/common/quantise_group.cuh"
+#include "templates/common/norm_quantised.cuh"
 #include "templates/common/types.cuh"
-
-enum QrFormat : int { qr_bf16 = 0, qr_codes = 1, qr_both = 2 };
 
 constexpr int block_threads = (q_threads + kv_threads) * rows_per_cta;
 constexpr int first_kv_thread = q_threads * rows_per_cta;
@@ -44,33 +42,10 @@ using KvNorm = Norm<kv_columns, kv_threads == 0 ? q_threads : kv_threads>;
 
 __device__ __forceinline__ void store_q(const Args& args, const QNorm& norm, int turn, i64 row,
                                         int thread) {
-  using Part = QNorm::Part;
-  constexpr int lanes_per_group = group_of(q8a) / piece_elements;
-  u16* qr = args.qr + row * args.qr_stride;
-  u8* codes = args.qr_codes + row * args.qr_codes_stride;
-  u8* scales = args.qr_scales + row * args.qr_scales_stride + thread / lanes_per_group;
-  const int lane = thread % lanes_per_group;
-  u32 scale = 0;
-#pragma unroll
-  for (int i = 0; i < Part::count; ++i) {
-    const uint4 y = norm.piece(turn, args.q_weight, thread, i);
-    const bool holds = Part::holds(thread, i);
-    if constexpr (qr_format != qr_codes) {
-      if (holds) store_16(Part::place(qr, thread, i), y);
-    }
-    if constexpr (qr_format != qr_bf16) {
-      const Quantised q = quantise<q8a>(Piece{{y.x, y.y, y.z, y.w}});
-      if (holds) *reinterpret_cast<uint2*>(Part::place(codes, thread, i)) = q.codes;
-      // Each lane of a group stores the scale of another piece.
-      scale = lane == i % lanes_per_group ? q.scale : scale;
-      if (i % lanes_per_group == lanes_per_group - 1 || i == Part::count - 1) {
-        const int group =
-            (i / lanes_per_group * lanes_per_group + lane) * (q_threads / lanes_per_group);
-        if (thread / lanes_per_group + group < q_columns / group_of(q8a))
-          scales[group] = static_cast<u8>(scale);
-      }
-    }
-  }
+  const NormedRow to{args.qr + row * args.qr_stride, args.qr_codes + row * args.qr_codes_stride,
+                     args.qr_scales + row * args.qr_scales_stride};
+  store_normed<qr_format, q_columns, q_threads>(
+      to, thread, [&](int i) { return norm.piece(turn, args.q_weight, thread, i); });
 }
 
 __device__ __forceinline__ void store_kv(const Args& args, const KvNorm& norm, int turn, i64 row,

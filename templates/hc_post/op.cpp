@@ -1,0 +1,131 @@
+// Mixes the output of a sub-layer into the four residual streams, in place (ops.md B1.4).
+//   h[j] = post[j] * y + sum over i of comb[i][j] * h[i]
+#include "templates/op_hc.h"
+#include "templates/op_norm.h"
+
+namespace kiln::templates {
+
+extern const Op hc_post;
+
+namespace {
+
+enum Sqrsum : int64_t { kNone = 0, kStored = 1 };
+
+void check_fixed(const Sizes& s) { check_hc_columns(s, "hc_post", kNormPiece); }
+
+std::vector<Sizes> model_shapes(int) {
+  return {{{"K", 5120}, {"sqrsum", kNone}}, {{"K", 5120}, {"sqrsum", kStored}}};
+}
+
+Cost cost(const Sizes& s) {
+  const double rows = static_cast<double>(s["T"]), columns = static_cast<double>(s["K"]);
+  const double streams = static_cast<double>(kHcStreams);
+  return Cost{.warm_read_bytes = rows * (2 * columns + 4 * (streams + streams * streams)),
+              .in_place_read_bytes = rows * 2 * streams * columns,
+              .write_bytes = rows * (2 * streams * columns + (s["sqrsum"] == kStored ? 4 : 0)),
+              .integer_operations = rows * columns * 14};
+}
+
+int64_t pieces_of(const Sizes& s) { return s["K"] / kNormPiece; }
+
+int64_t row_parts(const Sizes& s, const Config& c) {
+  const int64_t part = c["threads"] * c["pieces_per_thread"];
+  return (pieces_of(s) + part - 1) / part;
+}
+
+Space space(const Sizes&, const Gpu&) {
+  Space space;
+  space.axes = {
+      {"threads", {32, 64, 128, 256, 512}, "threads of a CTA, which has a row or a part of one"},
+      {"pieces_per_thread", {1, 2, 3, 4, 5, 8, 10, 16}, "pieces of 8 columns, all streams"},
+  };
+  space.rules = {
+      {"sqrsum wants the whole row in one CTA",
+       [](const Sizes& s, const Config& c, const Gpu&) {
+         return s["sqrsum"] == kNone || row_parts(s, c) == 1;
+       }},
+      {"the last piece of every thread would lie beyond the row",
+       [](const Sizes& s, const Config& c, const Gpu&) {
+         return c["pieces_per_thread"] == 1 ||
+                c["threads"] * (c["pieces_per_thread"] - 1) < pieces_of(s);
+       }},
+  };
+  return space;
+}
+
+Config default_config(const Sizes& s) {
+  if (s["sqrsum"] == kNone) return {{"threads", 128}, {"pieces_per_thread", 1}};
+  constexpr int64_t kFewPieces = 5, kMostThreads = 512;
+  int64_t threads = 32;
+  while (norm_pieces_per_thread(s["K"], threads) > kFewPieces && threads < kMostThreads)
+    threads *= 2;
+  const Config least{{"threads", threads}};
+  for (const int64_t pieces : {1, 2, 3, 4, 5})
+    if (threads * pieces >= pieces_of(s)) return least.merged({{"pieces_per_thread", pieces}});
+  fail(Status::internal, "hc_post: no default for {} columns", s["K"]);
+}
+
+LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
+  KernelLaunch kernel{.file = "kernel.cu", .entry = "hc_post"};
+  kernel.constants = {constant("columns", s["K"]),
+                      {"with_sqrsum", "bool", s["sqrsum"] == kStored ? "true" : "false"},
+                      constant("threads", c["threads"]),
+                      constant("pieces_per_thread", c["pieces_per_thread"])};
+  kernel.grid_x = grid_over_rows("T", row_parts(s, c), 1);
+  kernel.threads = static_cast<int>(c["threads"]);
+  return LaunchPlan{.kernels = {kernel}, .reduction_signature = "pieces of 8, then halves"};
+}
+
+ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
+  const double pieces = static_cast<double>(c["pieces_per_thread"]);
+  return ModelHints{.bytes_in_flight_per_thread = 80,
+                    .instructions_per_thread = 70 + pieces * (s["sqrsum"] == kStored ? 310 : 250),
+                    .dependent_loads = 1};
+}
+
+}  // namespace
+
+const Op hc_post{
+    .name = "hc_post",
+    .version = 1,
+    .summary = "Mixes the output of a sub-layer into the four residual streams, in place.",
+    .doc =
+        "For row t, stream j and column d, from the streams as they were:\n"
+        "  h'[t, j, d] = bf16(post[t, j] * y[t, d] + sum over i of comb[t, i, j] * h[t, i, d])\n"
+        "in fp32: the product with post is rounded, then i = 0 .. 3 are added, each by one fused "
+        "multiply-add. The sum is over the first index of comb; its columns are the streams that "
+        "are written.\n"
+        "sqrsum \"stored\" also writes, for the statistics of the next sub-layer, the sum of the "
+        "squares of h'[t], as rounded to bf16: of each stream in the order of rms_norm, then "
+        "((s0 + s1) + s2) + s3. Its bits do not depend on the kernel.\n"
+        "y is the output of the sub-layer after the reduction over ranks.",
+    .source = "ops.md B1.4, B1.5",
+    .sizes =
+        {
+            hc_columns(),
+            fixed("sqrsum", "sqrsum", "whether the sum of squares is written",
+                  {{"none", kNone}, {"stored", kStored}}),
+            hc_rows(),
+            hc_four(),
+        },
+    .args =
+        {
+            vectors(in("y", DType::bf16, "T K", "output of the sub-layer"), 8),
+            hc_inout(vectors(in("h", DType::bf16, "T 4 K", "the residual streams"), 8)),
+            vectors(in("post", DType::f32, "T 4", "how much of y each stream takes"), 4),
+            vectors(in("comb", DType::f32, "T 4 4", "how much of stream i stream j takes"), 4),
+            only_in({.symbol = "sqrsum", .values = {kStored}},
+                    out("sqrsum", DType::f32, "T", "sum of squares of the four streams")),
+        },
+    .buckets = {{"T", {1, 16, 256, 4096}}},
+    .invariance = Op::Invariance::always,
+    .model_shapes = model_shapes,
+    .check_fixed = check_fixed,
+    .cost = cost,
+    .space = space,
+    .default_config = default_config,
+    .plan = plan,
+    .model = model,
+};
+
+}  // namespace kiln::templates
