@@ -35,6 +35,10 @@ int64_t top_exponent(const Case& c, int64_t t) {
 
 uint16_t h_bits(const Case& c, int64_t t, int64_t i, int64_t column) {
   if (values_of(c) == HcValues::single && (t + column) % kStreams != i) return 0;
+  if (values_of(c) == HcValues::cancelling) {
+    if (i == 1 || i == 2) return 0;
+    if (i == 3) return h_bits(c, t, 0, column) ^ 0x8000;
+  }
   const auto index = static_cast<uint64_t>((t * kStreams + i) * c.sizes["K"] + column);
   return drawn_bf16(c, counter_bits(c.seed, kStreamElement, index), top_exponent(c, t));
 }
@@ -57,10 +61,17 @@ float gate(const Case& c, Stream stream, int64_t index, int64_t place_in_row) {
 }
 
 float post_of(const Case& c, int64_t t, int64_t j) { return gate(c, kPost, kStreams * t + j, j); }
+// Of stream 3 where it is to cancel stream 0.
+float nearly(float value) { return value * (1.0f + 0x1p-22f); }
+
 float comb_of(const Case& c, int64_t t, int64_t i, int64_t j) {
+  if (values_of(c) == HcValues::cancelling && i == 3) return nearly(comb_of(c, t, 0, j));
   return gate(c, kComb, kStreams * (kStreams * t + i) + j, (i + j) % kStreams);
 }
-float pre_of(const Case& c, int64_t t, int64_t i) { return gate(c, kPre, kStreams * t + i, i); }
+float pre_of(const Case& c, int64_t t, int64_t i) {
+  if (values_of(c) == HcValues::cancelling && i == 3) return nearly(pre_of(c, t, 0));
+  return gate(c, kPre, kStreams * t + i, i);
+}
 
 uint16_t weight_bits(const Case& c, int64_t column) {
   const uint64_t draw = counter_bits(c.seed, kWeight, static_cast<uint64_t>(column));
@@ -219,6 +230,7 @@ std::vector<Case> hc_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   cases.push_back(hc_case("no row", fixed_sizes, 0, HcValues::activations));
   cases.push_back(hc_case("any bits", fixed_sizes, 13, HcValues::any_bits));
   cases.push_back(hc_case("single gates", fixed_sizes, 8, HcValues::single));
+  cases.push_back(hc_case("cancelling", fixed_sizes, 6, HcValues::cancelling));
   constexpr int64_t kMostElements = int64_t{1} << 19;
   cases.push_back(hc_case("near the measured size", fixed_sizes,
                           std::min(bucket["T"], kMostElements / fixed_sizes["K"] + 1),

@@ -14,6 +14,7 @@ enum class HcValues : int64_t {
   activations = 0,  // streams of any magnitude, gates as the model has them, zeros among them
   any_bits = 1,     // infinities and NaN included, gates too
   single = 2,       // one stream of each row and column, and one gate, is not zero
+  cancelling = 3,   // streams 0 and 3 alone, of opposite sign, under nearly equal gates
 };
 
 // Sizes: K columns, T rows. Fills y, h, post, comb, pre and weight.
