@@ -169,8 +169,10 @@ void hc_fill(const Case& c, const Arg& arg, std::span<const int64_t> outer,
 
 uint16_t hc_mixed_bits(const Case& c, int64_t t, int64_t j, int64_t column) {
   float sum = post_of(c, t, j) * bf16_float(y_bits(c, t, column));
-  for (int64_t i = 0; i < kStreams; ++i)
-    sum = std::fma(comb_of(c, t, i, j), bf16_float(h_bits(c, t, i, column)), sum);
+  for (int64_t i = 0; i < kStreams; ++i) {
+    const float product = comb_of(c, t, i, j) * bf16_float(h_bits(c, t, i, column));
+    sum += product;
+  }
   return float_to_bf16(sum);
 }
 

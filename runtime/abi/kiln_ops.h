@@ -481,15 +481,14 @@ KILN_API kiln_status kiln_hc_fold_norm_workspace(kiln_plan *plan,
  *
  * For row t, stream j and column d, from the streams as they were:
  *   h'[t, j, d] = bf16(post[t, j] * y[t, d] + sum over i of comb[t, i, j] * h[t, i, d])
- * in fp32: the product with post is rounded, then i = 0 .. 3 are added, each by one fused
- * multiply-add. The sum is over the first index of comb; its columns are the streams that are
- * written.
+ * in fp32, every product and every sum rounded, post * y first and then i = 0 .. 3. The sum is over
+ * the first index of comb; its columns are the streams that are written.
  * sqrsum "stored" also writes, for the statistics of the next sub-layer, the sum of the squares of
  * h'[t], as rounded to bf16: of each stream in the order of rms_norm, then ((s0 + s1) + s2) + s3.
  * Its bits do not depend on the kernel.
  * y is the output of the sub-layer after the reduction over ranks.
  *
- * Formula: ops.md B1.4, B1.5. Version 1. Result: bit-exact.
+ * Formula: ops.md B1.4, B1.5, (f)5. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
  *   "columns": columns of a stream (the hidden size); a multiple of 8, where codes are written of
  *     32 (8 to 16384)
@@ -627,6 +626,84 @@ KILN_API kiln_status kiln_hc_post_fold_norm(kiln_plan *plan,
 KILN_API kiln_status kiln_hc_post_fold_norm_workspace(kiln_plan *plan,
                                                       const kiln_hc_post_fold_norm_args *args,
                                                       uint64_t *bytes);
+
+/* ---- hc_stats ---- */
+
+/* The gates of a sub-layer from the residual streams that it starts with.
+ *
+ * For each row t, v = h[t] as 4 * columns numbers:
+ *   rs = 1 / sqrt(sum(v^2) / (4 * columns) + 1e-20)
+ *   m[k] = (sum over c of v[c] * fn[k, c]) * rs, k = 0 .. 23
+ *   pre[t, j] = sigmoid(m[j] * scale[0] + base[j]) + 1e-6
+ *   post[t, j] = 2 * sigmoid(m[4 + j] * scale[1] + base[4 + j])
+ *   A[r, c] = m[8 + 4 r + c] * scale[2] + base[8 + 4 r + c]
+ *   A[r, :] = softmax(A[r, :]) + 1e-6;  A[r, c] /= sum over r of A[r, c] + 1e-6
+ *   19 times:  A[r, c] /= sum over c of A[r, c] + 1e-6, then over r likewise
+ *   comb[t] = A
+ * Column i * columns + d of fn belongs to stream i. fn counts with all of its 24 bits; it is split
+ * into three bf16 whose products with h are exact. pre are the weights of the next sub-layer's
+ * fold, post and comb those of this one's hc_post.
+ * A row of zeros has m = 0. A row that holds a NaN or an infinity has gates of NaN. Where the sum
+ * of squares leaves fp32, rs is 0.
+ *
+ * Formula: ops.md B1.1, B1.2, (f)2. Version 1. Result: rms error at most 2e-06 of the output's rms.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "columns": columns of a stream (the hidden size); a multiple of 32 (32 to 16384)
+ */
+typedef struct kiln_hc_stats_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, 4, columns]: the residual streams; 16-byte aligned */
+  const uint16_t *h;
+  /* elements of h from one row to the next; a multiple of 8 */
+  int64_t h_stride0;
+  /* elements of h from one stream to the next; a multiple of 8 */
+  int64_t h_stride1;
+  /* in, f32 [24, width]: what each gate sees of the streams; 16-byte aligned */
+  const float *fn;
+  /* elements of fn from one gate to the next; a multiple of 4 */
+  int64_t fn_stride;
+  /* in, f32 [3]: of the logits of pre, of post and of comb */
+  const float *scale;
+  /* in, f32 [24]: added to the logits */
+  const float *base;
+  /* out, f32 [num_rows, 4]: weight of each stream in the next fold; 16-byte aligned */
+  float *pre;
+  /* elements of pre from one row to the next; a multiple of 4 */
+  int64_t pre_stride;
+  /* out, f32 [num_rows, 4]: how much of the output each stream takes; 16-byte aligned */
+  float *post;
+  /* elements of post from one row to the next; a multiple of 4 */
+  int64_t post_stride;
+  /* out, f32 [num_rows, 4, 4]: how much of stream i stream j takes; 16-byte aligned */
+  float *comb;
+  /* elements of comb from one row to the next; a multiple of 4 */
+  int64_t comb_stride0;
+  /* elements of comb from one stream to the next; a multiple of 4 */
+  int64_t comb_stride1;
+  /* rows (tokens), padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* scratch of the call, 256-byte aligned; NULL when it needs none */
+  void *workspace;
+  /* its size; at least what kiln_hc_stats_workspace answers */
+  uint64_t workspace_bytes;
+} kiln_hc_stats_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_hc_stats(kiln_plan *plan, const kiln_hc_stats_args *args, void *stream);
+
+/* Bytes of workspace that a call with these sizes, or smaller ones, needs; pointers and strides
+ * in args are not looked at. Touches no device.
+ * KILN_INVALID_ARGUMENT, KILN_NOT_PREPARED (it depends on the kernels: prepare first),
+ * KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_hc_stats_workspace(kiln_plan *plan, const kiln_hc_stats_args *args,
+                                             uint64_t *bytes);
 
 /* ---- index_key_insert ---- */
 

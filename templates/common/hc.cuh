@@ -1,5 +1,5 @@
-// Mixing of the four residual streams (ops.md B1.3, B1.4), the same bits wherever it is a step. A
-// piece is 8 columns of bf16; h[i] is that of stream i.
+// Mixing of the four residual streams (ops.md B1.3, B1.4, (f)5), the same bits wherever it is a
+// step: no fused multiply-adds. A piece is 8 columns of bf16; h[i] is that of stream i.
 #pragma once
 
 #include "templates/common/decode.cuh"
@@ -46,7 +46,7 @@ struct PostGates {
   __device__ __forceinline__ float mixed(float y, const float (&h)[streams], int j) const {
     float sum = __fmul_rn(post[j], y);
 #pragma unroll
-    for (int i = 0; i < streams; ++i) sum = __fmaf_rn(comb[i][j], h[i], sum);
+    for (int i = 0; i < streams; ++i) sum = __fadd_rn(sum, __fmul_rn(comb[i][j], h[i]));
     return sum;
   }
 };

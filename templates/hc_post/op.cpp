@@ -92,14 +92,14 @@ const Op hc_post{
     .doc =
         "For row t, stream j and column d, from the streams as they were:\n"
         "  h'[t, j, d] = bf16(post[t, j] * y[t, d] + sum over i of comb[t, i, j] * h[t, i, d])\n"
-        "in fp32: the product with post is rounded, then i = 0 .. 3 are added, each by one fused "
-        "multiply-add. The sum is over the first index of comb; its columns are the streams that "
+        "in fp32, every product and every sum rounded, post * y first and then i = 0 .. 3. The sum "
+        "is over the first index of comb; its columns are the streams that "
         "are written.\n"
         "sqrsum \"stored\" also writes, for the statistics of the next sub-layer, the sum of the "
         "squares of h'[t], as rounded to bf16: of each stream in the order of rms_norm, then "
         "((s0 + s1) + s2) + s3. Its bits do not depend on the kernel.\n"
         "y is the output of the sub-layer after the reduction over ranks.",
-    .source = "ops.md B1.4, B1.5",
+    .source = "ops.md B1.4, B1.5, (f)5",
     .sizes =
         {
             hc_columns(),

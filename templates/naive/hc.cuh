@@ -16,7 +16,8 @@ __device__ inline unsigned short mixed(unsigned short y, const unsigned short (&
                                        const float* post, const float* comb, long long comb_stride,
                                        int j) {
   float sum = __fmul_rn(post[j], bf16(y));
-  for (int i = 0; i < 4; ++i) sum = __fmaf_rn(comb[i * comb_stride + j], bf16(h[i]), sum);
+  for (int i = 0; i < 4; ++i)
+    sum = __fadd_rn(sum, __fmul_rn(comb[i * comb_stride + j], bf16(h[i])));
   return to_bf16(sum);
 }
 

@@ -16,9 +16,9 @@ const std::vector<std::string> kCases{"33 rows", "single gates", "cancelling", "
 
 TEST(HcOnSimulator, PlantedMistakesInTheMixAreRejected) {
   const std::vector<Mutant> mutants{
-      {"comb is transposed", "hc.cuh", "__fmaf_rn(comb[i][j]", "__fmaf_rn(comb[j][i]"},
-      {"products are rounded", "hc.cuh", "sum = __fmaf_rn(comb[i][j], h[i], sum)",
-       "sum = __fadd_rn(__fmul_rn(comb[i][j], h[i]), sum)"},
+      {"comb is transposed", "hc.cuh", "__fmul_rn(comb[i][j]", "__fmul_rn(comb[j][i]"},
+      {"products are not rounded", "hc.cuh", "sum = __fadd_rn(sum, __fmul_rn(comb[i][j], h[i]))",
+       "sum = __fmaf_rn(comb[i][j], h[i], sum)"},
       {"the gates of the first row", "kernel.cu", "args.post + row * args.post_stride",
        "args.post"},
       {"streams are dense", "kernel.cu", "x.load(h + piece * piece_elements, args.h_stride1)",
@@ -59,6 +59,38 @@ TEST(HcOnSimulator, PlantedMistakesInTheFusedOpAreRejected) {
   };
   expect_rejected("hc_post_fold_norm", mutants, {{"K", 1280}, {"x_format", 2}, {"sqrsum", 1}},
                   {{"threads_per_row", 64}, {"rows_per_cta", 2}}, kCases);
+}
+
+TEST(HcOnSimulator, PlantedMistakesInTheStatisticsAreRejected) {
+  const std::vector<Mutant> mutants{
+      {"fn counts with 16 bits", "partials.cu", "int term = terms - 1;", "int term = 1;"},
+      {"fn counts with 8 bits", "partials.cu", "int term = terms - 1;", "int term = 0;"},
+      {"pairs of h change places", "partials.cu", "a[m][0].x, a[m][1].x, a[m][0].y, a[m][1].y",
+       "a[m][0].y, a[m][1].y, a[m][0].x, a[m][1].x"},
+      {"squares of one half", "partials.cu", "sums.squares[m][half], sum_of_squares(a[m][half])",
+       "sums.squares[m][half], sum_of_squares(a[m][0])"},
+      {"streams are dense", "partials.cu", "block / blocks_of_stream * args.h_stride1",
+       "block / blocks_of_stream * i64{columns}"},
+      {"a warp is left out", "partials.cu", "int warp = 1; warp < warps",
+       "int warp = 2; warp < warps"},
+      {"the last split is left out", "gates.cu", "int i = 1; i < (splits + groups - 1) / groups",
+       "int i = 1; i < (splits + groups - 1) / groups - 1"},
+      {"a group is left out", "gates.cu", "int group = 1; group < groups",
+       "int group = 2; group < groups"},
+      {"3 steps", "gates.cu", "steps = 20", "steps = 3"},
+      {"rows last", "gates.cu", "comb.divide_columns();\n#pragma unroll 1",
+       "comb.divide_rows();\n#pragma unroll 1"},
+      {"pre without epsilon", "gates.cu", "__fadd_rn(sigmoid(logit(j)), epsilon)",
+       "sigmoid(logit(j)) * 1.00001f"},
+      {"post without its 2", "gates.cu", "__fmul_rn(2.0f, sigmoid", "__fmul_rn(1.0f, sigmoid"},
+      {"one scale for all", "gates.cu", "args.scale[kind]", "args.scale[0]"},
+      {"comb is transposed", "gates.cu", "logit(2 * streams + streams * j + c)",
+       "logit(2 * streams + streams * c + j)"},
+      {"the epsilon of V4", "gates.cu", "1e-20f", "1e-6f"},
+  };
+  expect_rejected("hc_stats", mutants, {{"K", 256}},
+                  {{"m_tiles", 1}, {"warps", 2}, {"splits", 16}, {"rows_per_gate_cta", 4}},
+                  {"17 rows", "vectors", "one sign", "one column", "padded strides"});
 }
 
 class FusedStreams : public OpChain {};

@@ -146,5 +146,24 @@ TEST(Hc, OneGateAndOneStreamGiveThatStream) {
   EXPECT_GT(seen, 20);
 }
 
+// ops.md (e): Sinkhorn.
+TEST(HcStats, TruthOfTheVectorsIsTheMatrixOfTheSpec) {
+  constexpr double kMatrix[4][4] = {{0.5211828, 0.1010692, 0.2359436, 0.1418030},
+                                    {0.3058067, 0.0761459, 0.0032560, 0.6147911},
+                                    {0.0405411, 0.7076579, 0.0302585, 0.2215422},
+                                    {0.1324684, 0.1151260, 0.7305408, 0.0218626}};
+  const Op& op = require_op("hc_stats");
+  const Kit& stats = require_kit(op);
+  const std::vector<Case> cases = stats.verify_cases({{"K", 128}}, {{"T", 1}});
+  ASSERT_EQ(cases.front().name, "vectors");
+  for (int64_t r = 0; r < 4; ++r) {
+    for (int64_t c = 0; c < 4; ++c) {
+      const std::vector<int64_t> index{1, r, c};
+      EXPECT_NEAR(stats.expected(cases.front(), *op.find_arg("comb"), index).value(), kMatrix[r][c],
+                  6e-8);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kiln::templates

@@ -1,0 +1,264 @@
+// Inputs, truth and oracle of hc_stats. Truth is the formula in float64.
+//
+// Knob of a case: values (see Values).
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "templates/kit.h"
+#include "templates/kit_bf16.h"
+
+namespace kiln::templates {
+
+extern const Op hc_stats;
+extern const Kit hc_stats_kit;
+
+namespace {
+
+constexpr int64_t kStreams = 4;
+constexpr size_t kGates = 24;
+
+enum Stream : uint64_t { kElement, kRow, kFn, kScale, kBase };
+
+enum class Values : int64_t {
+  activations = 0,  // rows of any magnitude, of zeros too; gates from closed to open
+  same_sign = 1,    // every product positive: sums that grow from column to column
+  alone = 3,        // one column of each row: m is that of fn, with all of its bits
+  vectors = 2,      // rows of zeros, so that base alone counts: the matrix of ops.md (e)
+};
+
+Values values_of(const Case& c) { return static_cast<Values>(c.knobs.get("values", 0)); }
+
+// --- inputs
+
+uint16_t h_bits(const Case& c, int64_t t, int64_t column) {
+  if (values_of(c) == Values::vectors) return 0;
+  const int64_t width = kStreams * c.sizes["K"];
+  const uint64_t draw = counter_bits(c.seed, kElement, static_cast<uint64_t>(t * width + column));
+  const auto mantissa = static_cast<uint16_t>(draw & 0x7f);
+  const auto alone = static_cast<int64_t>(counter_bits(c.seed, kRow, static_cast<uint64_t>(t)) %
+                                          static_cast<uint64_t>(width));
+  if (values_of(c) == Values::alone && column != alone) return 0;
+  if (values_of(c) == Values::same_sign || values_of(c) == Values::alone)
+    return static_cast<uint16_t>((127 - (draw >> 32) % 2) << 7 | mantissa);
+  const uint64_t of_row = counter_bits(c.seed, kRow, static_cast<uint64_t>(t));
+  const auto sign = static_cast<uint16_t>(draw & 0x8000);
+  if (of_row % 8 == 0 || (draw >> 16) % 32 == 0) return sign;
+  // Also where 1e-20 counts, and where the squares leave fp32.
+  constexpr uint64_t kTops[] = {128, 127, 130, 126, 95, 94, 128, 200};
+  return static_cast<uint16_t>(sign | (kTops[of_row / 8 % 8] - (draw >> 32) % 8) << 7 | mantissa);
+}
+
+// All 24 bits of it.
+float fn_value(const Case& c, int64_t k, int64_t column) {
+  const int64_t width = kStreams * c.sizes["K"];
+  const uint64_t draw = counter_bits(c.seed, kFn, static_cast<uint64_t>(k * width + column));
+  const auto magnitude = static_cast<float>(static_cast<double>(draw >> 40) * 0x1p-24);
+  const float scaled = magnitude * 4 / std::sqrt(static_cast<float>(width));
+  if (values_of(c) == Values::same_sign) return scaled / 32;  // sums are 32 times as large
+  return (draw & 1) != 0 ? -scaled : scaled;
+}
+
+float scale_value(const Case& c, int64_t kind) {
+  return 0.25f +
+         static_cast<float>(counter_range(c.seed, kScale, static_cast<uint64_t>(kind), 0, 1000)) *
+             1e-3f;
+}
+
+float base_value(const Case& c, int64_t k) {
+  constexpr float kMatrix[] = {0.5f, -1, 2, 0, 1.5f, 0.25f, -0.75f, 3, -2, 1, 0, 0.5f, 0, 0, 4, -1};
+  if (values_of(c) == Values::vectors)
+    return k < 8 ? static_cast<float>(4 * k - 14) : kMatrix[k - 8];
+  return static_cast<float>(counter_range(c.seed, kBase, static_cast<uint64_t>(k), -300, 300)) *
+         0.01f;
+}
+
+// --- truth
+
+struct Gates {
+  std::array<double, kStreams> pre{}, post{};
+  std::array<std::array<double, kStreams>, kStreams> comb{};
+};
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+void sinkhorn(std::array<std::array<double, kStreams>, kStreams>& a) {
+  for (auto& row : a) {
+    const double largest = *std::max_element(row.begin(), row.end());
+    double sum = 0;
+    for (double& x : row) sum += x = std::exp(x - largest);
+    for (double& x : row) x = x / sum + 1e-6;
+  }
+  constexpr int kSteps = 20;
+  for (int step = 0; step < kSteps; ++step) {
+    if (step > 0) {
+      for (auto& row : a) {
+        const double sum = row[0] + row[1] + row[2] + row[3] + 1e-6;
+        for (double& x : row) x /= sum;
+      }
+    }
+    for (size_t column = 0; column < kStreams; ++column) {
+      const double sum = a[0][column] + a[1][column] + a[2][column] + a[3][column] + 1e-6;
+      for (auto& row : a) row[column] /= sum;
+    }
+  }
+}
+
+Gates gates_of(const Case& c, int64_t t) {
+  const int64_t width = kStreams * c.sizes["K"];
+  std::array<double, kGates> sums{};
+  double squares = 0;
+  for (int64_t column = 0; column < width; ++column) {
+    const double v = bf16_double(h_bits(c, t, column));
+    if (v == 0) continue;
+    squares += v * v;
+    for (size_t k = 0; k < kGates; ++k)
+      sums[k] += v * double{fn_value(c, static_cast<int64_t>(k), column)};
+  }
+  const double mean = double{static_cast<float>(squares)} / static_cast<double>(width) + 1e-20;
+  const auto logit = [&](size_t k) {
+    const int64_t kind = k < 4 ? 0 : k < 8 ? 1 : 2;
+    return sums[k] / std::sqrt(mean) * double{scale_value(c, kind)} +
+           double{base_value(c, static_cast<int64_t>(k))};
+  };
+  Gates gates;
+  for (size_t j = 0; j < kStreams; ++j) {
+    gates.pre[j] = sigmoid(logit(j)) + 1e-6;
+    gates.post[j] = 2 * sigmoid(logit(kStreams + j));
+    for (size_t column = 0; column < kStreams; ++column)
+      gates.comb[j][column] = logit(2 * kStreams + kStreams * j + column);
+  }
+  sinkhorn(gates.comb);
+  return gates;
+}
+
+// Elements come row by row, so the last row is kept, of each output.
+std::optional<double> expected(const Case& c, const Arg& arg, std::span<const int64_t> index) {
+  struct Kept {
+    Case of;
+    int64_t row = -1;
+    Gates gates;
+  };
+  thread_local Kept kept;
+  if (kept.row != index[0] || kept.of.seed != c.seed || kept.of.knobs != c.knobs ||
+      kept.of.sizes != c.sizes)
+    kept = {c, index[0], gates_of(c, index[0])};
+  const auto second = static_cast<size_t>(index[1]);
+  if (arg.name == "pre") return kept.gates.pre[second];
+  if (arg.name == "post") return kept.gates.post[second];
+  return kept.gates.comb[second][static_cast<size_t>(index[2])];
+}
+
+// --- cases
+
+Case make_case(std::string name, const Sizes& fixed_sizes, int64_t rows, Values values,
+               uint64_t seed = 1) {
+  return Case{.name = std::move(name),
+              .sizes = fixed_sizes.merged({{"T", rows}}),
+              .strides = {},
+              .knobs = {{"values", static_cast<int64_t>(values)}},
+              .absent = {},
+              .seed = seed};
+}
+
+Case measured_case(const Sizes& fixed_sizes, const Sizes& bucket) {
+  return make_case("measured", fixed_sizes, bucket["T"], Values::activations);
+}
+
+Sizes padded_strides(const Sizes& s) {
+  const int64_t columns = s["K"] + 8;
+  return {{"h_stride1", columns},
+          {"h_stride0", kStreams * columns + 16},
+          {"fn_stride", kStreams * s["K"] + 12},
+          {"pre_stride", 8},
+          {"post_stride", 12},
+          {"comb_stride1", 8},
+          {"comb_stride0", 36}};
+}
+
+std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
+  std::vector<Case> cases;
+  cases.push_back(make_case("vectors", fixed_sizes, 2, Values::vectors));
+  for (const int64_t rows : {1, 5, 17}) {
+    cases.push_back(make_case(fmt::format("{} rows", rows), fixed_sizes, rows, Values::activations,
+                              static_cast<uint64_t>(rows)));
+  }
+  cases.push_back(make_case("no row", fixed_sizes, 0, Values::activations));
+  cases.push_back(make_case("one sign", fixed_sizes, 3, Values::same_sign));
+  cases.push_back(make_case("one column", fixed_sizes, 9, Values::alone));
+  Case padded = make_case("padded strides", fixed_sizes, 7, Values::activations, 2);
+  padded.strides = padded_strides(fixed_sizes);
+  cases.push_back(padded);
+  constexpr int64_t kMostElements = int64_t{1} << 20;
+  cases.push_back(
+      make_case("near the measured size", fixed_sizes,
+                std::min(bucket["T"], kMostElements / (kStreams * fixed_sizes["K"]) + 1),
+                Values::activations, 3));
+  return cases;
+}
+
+std::vector<Case> replay_cases(const Sizes& fixed_sizes) {
+  constexpr int64_t kRows = 19;
+  return {make_case("activations", fixed_sizes, kRows, Values::activations, 1),
+          make_case("other activations", fixed_sizes, kRows, Values::activations, 2),
+          make_case("one sign", fixed_sizes, kRows, Values::same_sign, 3),
+          make_case("one column", fixed_sizes, kRows, Values::alone, 5),
+          make_case("vectors", fixed_sizes, kRows, Values::vectors, 4)};
+}
+
+std::vector<Case> large_cases(const Sizes& fixed_sizes) {
+  std::vector<Case> cases;
+  constexpr int64_t kNarrow = 128;  // wide rows take the host long to fill
+  if (fixed_sizes["K"] <= kNarrow)
+    cases.push_back(make_case("65537 rows", fixed_sizes, 65537, Values::activations));
+  Case far = make_case("rows beyond 2^31 elements", fixed_sizes, 3, Values::activations);
+  far.strides = {{"h_stride0", (int64_t{1} << 30) + 8}};
+  cases.push_back(far);
+  return cases;
+}
+
+// Other hidden sizes, an odd multiple of 128 and the narrowest.
+std::vector<Sizes> further_shapes() {
+  return {{{"K", 4096}}, {{"K", 7168}}, {{"K", 1408}}, {{"K", 128}}, {{"K", 32}}};
+}
+
+void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::span<std::byte> row) {
+  if (arg.name == "h") {
+    auto* to = reinterpret_cast<uint16_t*>(row.data());
+    for (size_t k = 0; k < row.size() / sizeof(uint16_t); ++k)
+      to[k] = h_bits(c, outer[0], outer[1] * c.sizes["K"] + static_cast<int64_t>(k));
+    return;
+  }
+  auto* to = reinterpret_cast<float*>(row.data());
+  for (size_t k = 0; k < row.size() / sizeof(float); ++k) {
+    const auto column = static_cast<int64_t>(k);
+    to[k] = arg.name == "fn"      ? fn_value(c, outer[0], column)
+            : arg.name == "scale" ? scale_value(c, column)
+                                  : base_value(c, column);
+  }
+}
+
+KernelLaunch oracle(const Sizes& s) {
+  KernelLaunch launch{.file = "oracle.cu", .entry = "hc_stats_oracle"};
+  constexpr int kThreads = 128;
+  launch.constants = {constant("columns", s["K"]), constant("threads", kThreads)};
+  launch.grid_x = {.terms = {{"T"}}};
+  launch.threads = kThreads;
+  return launch;
+}
+
+}  // namespace
+
+const Kit hc_stats_kit{
+    .op = &hc_stats,
+    .measured_case = measured_case,
+    .verify_cases = verify_cases,
+    .replay_cases = replay_cases,
+    .large_cases = large_cases,
+    .further_shapes = further_shapes,
+    .fill = fill,
+    .expected = expected,
+    .oracle = oracle,
+};
+
+}  // namespace kiln::templates

@@ -1,0 +1,156 @@
+// The gates of a sub-layer from the residual streams that it starts with (ops.md B1.1, B1.2).
+//   m = (h . fn) / rms(h);   pre, post = gates of m;   comb = Sinkhorn of m, 20 steps
+#include <algorithm>
+
+#include "templates/op_hc.h"
+
+namespace kiln::templates {
+
+extern const Op hc_stats;
+
+namespace {
+
+constexpr int64_t kBlockColumns = 32;
+constexpr int64_t kGates = 24;
+constexpr int64_t kSlotBytes = 128;  // of a row and split in the workspace
+constexpr int64_t kWarp = 32;
+constexpr int64_t kMostSharedBytes = 48 << 10;
+
+void check_fixed(const Sizes& s) { check_hc_columns(s, "hc_stats", kBlockColumns); }
+
+int64_t blocks(const Sizes& s) { return kHcStreams * s["K"] / kBlockColumns; }
+
+std::vector<Sizes> model_shapes(int) { return {{{"K", 5120}}}; }
+
+Cost cost(const Sizes& s) {
+  const double rows = static_cast<double>(s["T"]);
+  const double width = static_cast<double>(kHcStreams * s["K"]);
+  return Cost{.cold_read_bytes = 4 * width * static_cast<double>(kGates),
+              .warm_read_bytes = 2 * rows * width,
+              .write_bytes = rows * 4 * static_cast<double>(kGates),
+              .integer_operations = rows * width * 2,
+              .mma_fma = 3 * rows * width * static_cast<double>(kGates)};
+}
+
+Space space(const Sizes&, const Gpu&) {
+  Space space;
+  space.axes = {
+      {"m_tiles", {1, 2, 4}, "tiles of 16 rows that share the terms of fn"},
+      {"warps", {1, 2, 4, 5, 8}, "warps of a CTA, which take blocks of 32 columns in turn"},
+      {"splits", {1, 2, 4, 8, 16, 32, 64, 128}, "CTAs that share the columns of a row"},
+      {"rows_per_gate_cta", {1, 4, 32}, "rows of a CTA of the second kernel"},
+  };
+  space.rules = {
+      {"a warp would have no column",
+       [](const Sizes& s, const Config& c, const Gpu&) {
+         return c["splits"] * c["warps"] <= std::max(blocks(s), int64_t{1});
+       }},
+      {"a CTA would hold more than 48 KB of sums",
+       [](const Sizes&, const Config& c, const Gpu&) {
+         return c["warps"] * c["m_tiles"] * 16 * (kGates + 1) * 4 <= kMostSharedBytes;
+       }},
+  };
+  return space;
+}
+
+Config default_config(const Sizes& s) {
+  const int64_t warps = std::min<int64_t>(4, blocks(s));
+  int64_t splits = 16;
+  while (splits > 1 && splits * warps > blocks(s)) splits /= 2;
+  return {{"m_tiles", 1}, {"warps", warps}, {"splits", splits}, {"rows_per_gate_cta", 4}};
+}
+
+LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
+  LaunchPlan plan;
+  KernelLaunch partials{.file = "partials.cu", .entry = "hc_stats_partials"};
+  partials.constants = {constant("columns", s["K"]), constant("warps", c["warps"]),
+                        constant("m_tiles", c["m_tiles"])};
+  partials.grid_x = {.terms = {{.symbol = "T", .divisor = 16 * c["m_tiles"]}}};
+  partials.grid_y = {.offset = c["splits"], .scale = 0};
+  partials.threads = static_cast<int>(kWarp * c["warps"]);
+  plan.kernels.push_back(std::move(partials));
+
+  constexpr int64_t kGateWarps = 8;
+  const int64_t groups = std::min<int64_t>(8, c["splits"]);
+  KernelLaunch gates{.file = "gates.cu", .entry = "hc_stats_gates"};
+  gates.constants = {constant("columns", s["K"]), constant("splits", c["splits"]),
+                     constant("groups", groups), constant("warps", kGateWarps),
+                     constant("rows_per_cta", c["rows_per_gate_cta"])};
+  gates.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_gate_cta"]}}};
+  gates.threads = static_cast<int>(kWarp * kGateWarps);
+  gates.instructions_per_thread = 3500;
+  plan.kernels.push_back(std::move(gates));
+
+  plan.workspace_bytes = {.scale = c["splits"] * kSlotBytes, .terms = {{"T"}}};
+  plan.reduction_signature =
+      fmt::format("blocks of 32 by {} warps of {} splits", c["warps"], c["splits"]);
+  return plan;
+}
+
+ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
+  const double tiles = static_cast<double>(c["m_tiles"]);
+  const double of_warp =
+      static_cast<double>((blocks(s) + c["splits"] * c["warps"] - 1) / (c["splits"] * c["warps"]));
+  return ModelHints{.bytes_in_flight_per_thread = 96 + 32 * tiles,
+                    .instructions_per_thread = 150 + of_warp * (190 + 75 * tiles),
+                    .dependent_loads = 1 + of_warp};
+}
+
+}  // namespace
+
+const Op hc_stats{
+    .name = "hc_stats",
+    .version = 1,
+    .summary = "The gates of a sub-layer from the residual streams that it starts with.",
+    .doc =
+        "For each row t, v = h[t] as 4 * columns numbers:\n"
+        "  rs = 1 / sqrt(sum(v^2) / (4 * columns) + 1e-20)\n"
+        "  m[k] = (sum over c of v[c] * fn[k, c]) * rs, k = 0 .. 23\n"
+        "  pre[t, j] = sigmoid(m[j] * scale[0] + base[j]) + 1e-6\n"
+        "  post[t, j] = 2 * sigmoid(m[4 + j] * scale[1] + base[4 + j])\n"
+        "  A[r, c] = m[8 + 4 r + c] * scale[2] + base[8 + 4 r + c]\n"
+        "  A[r, :] = softmax(A[r, :]) + 1e-6;  A[r, c] /= sum over r of A[r, c] + 1e-6\n"
+        "  19 times:  A[r, c] /= sum over c of A[r, c] + 1e-6, then over r likewise\n"
+        "  comb[t] = A\n"
+        "Column i * columns + d of fn belongs to stream i. fn counts with all of its 24 bits; it "
+        "is "
+        "split into three bf16 whose products with h are exact. pre are the weights of the next "
+        "sub-layer's fold, post and comb those of this one's hc_post.\n"
+        "A row of zeros has m = 0. A row that holds a NaN or an infinity has gates of NaN. Where "
+        "the sum of squares leaves fp32, rs is 0.",
+    .source = "ops.md B1.1, B1.2, (f)2",
+    .sizes =
+        {
+            stepped(fixed("K", "columns", "columns of a stream (the hidden size); a multiple of 32",
+                          kBlockColumns, kHcMostColumns),
+                    "column"),
+            hc_rows(),
+            hc_four(),
+            derived("24", "gate", [](const Sizes&) { return kGates; }),
+            derived("3", "kind of gate", [](const Sizes&) { return int64_t{3}; }),
+            derived("width", "column", [](const Sizes& s) { return kHcStreams * s["K"]; }),
+        },
+    .args =
+        {
+            vectors(in("h", DType::bf16, "T 4 K", "the residual streams"), 8),
+            cold(
+                vectors(in("fn", DType::f32, "24 width", "what each gate sees of the streams"), 4)),
+            in("scale", DType::f32, "3", "of the logits of pre, of post and of comb"),
+            in("base", DType::f32, "24", "added to the logits"),
+            vectors(out("pre", DType::f32, "T 4", "weight of each stream in the next fold"), 4),
+            vectors(out("post", DType::f32, "T 4", "how much of the output each stream takes"), 4),
+            vectors(out("comb", DType::f32, "T 4 4", "how much of stream i stream j takes"), 4),
+        },
+    .buckets = {{"T", {1, 16, 64, 256, 1024, 4096}}},
+    .has_workspace = true,
+    .tolerance = {Tolerance::Kind::relative_rms, 2e-6},
+    .model_shapes = model_shapes,
+    .check_fixed = check_fixed,
+    .cost = cost,
+    .space = space,
+    .default_config = default_config,
+    .plan = plan,
+    .model = model,
+};
+
+}  // namespace kiln::templates
