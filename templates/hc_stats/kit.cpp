@@ -56,7 +56,8 @@ float fn_value(const Case& c, int64_t k, int64_t column) {
   const auto magnitude = static_cast<float>(static_cast<double>(draw >> 40) * 0x1p-24);
   const float scaled = magnitude * 4 / std::sqrt(static_cast<float>(width));
   if (values_of(c) == Values::same_sign) return scaled / 32;  // sums are 32 times as large
-  return (draw & 1) != 0 ? -scaled : scaled;
+  const float grown = values_of(c) == Values::alone ? 3 * scaled : scaled;
+  return (draw & 1) != 0 ? -grown : grown;
 }
 
 float scale_value(const Case& c, int64_t kind) {

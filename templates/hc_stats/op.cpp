@@ -143,7 +143,7 @@ const Op hc_stats{
         },
     .buckets = {{"T", {1, 16, 64, 256, 1024, 4096}}},
     .has_workspace = true,
-    .tolerance = {Tolerance::Kind::relative_rms, 2e-6},
+    .tolerance = {Tolerance::Kind::relative_rms, 1e-6},
     .model_shapes = model_shapes,
     .check_fixed = check_fixed,
     .cost = cost,
