@@ -11,6 +11,7 @@ extern const Kit compressed_kv_insert_kit;
 extern const Kit compressor_update_kit;
 extern const Kit gather_dequant_kv_kit;
 extern const Kit hc_fold_norm_kit;
+extern const Kit hc_fused_post_pre_delayed_kit;
 extern const Kit hc_post_fold_norm_kit;
 extern const Kit hc_post_kit;
 extern const Kit hc_stats_kit;
@@ -33,14 +34,30 @@ namespace {
 
 std::vector<const Kit*>& registry() {
   static std::vector<const Kit*> kits{
-      &act_quant_kit,         &combine_topk_swa_kit,  &compressed_kv_insert_kit,
-      &compressor_update_kit, &gather_dequant_kv_kit, &hc_fold_norm_kit,
-      &hc_post_fold_norm_kit, &hc_post_kit,           &hc_stats_kit,
-      &index_key_insert_kit,  &index_query_kit,       &linear_fp8_kit,
-      &pack_weights_kit,      &qkv_norm_kit,          &ragged_indptr_kit,
-      &ragged_keys_kit,       &rms_norm_kit,          &rope_kit,
-      &rope_table_kit,        &sparse_mla_decode_kit, &topk_to_slots_kit,
-      &window_kv_insert_kit,  &window_slots_kit,
+      &act_quant_kit,
+      &combine_topk_swa_kit,
+      &compressed_kv_insert_kit,
+      &compressor_update_kit,
+      &gather_dequant_kv_kit,
+      &hc_fold_norm_kit,
+      &hc_fused_post_pre_delayed_kit,
+      &hc_post_fold_norm_kit,
+      &hc_post_kit,
+      &hc_stats_kit,
+      &index_key_insert_kit,
+      &index_query_kit,
+      &linear_fp8_kit,
+      &pack_weights_kit,
+      &qkv_norm_kit,
+      &ragged_indptr_kit,
+      &ragged_keys_kit,
+      &rms_norm_kit,
+      &rope_kit,
+      &rope_table_kit,
+      &sparse_mla_decode_kit,
+      &topk_to_slots_kit,
+      &window_kv_insert_kit,
+      &window_slots_kit,
   };
   return kits;
 }

@@ -1,10 +1,15 @@
 // What the descriptions of the ops on residual streams share (common/hc.cuh).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "templates/op.h"
+#include "templates/op_norm.h"
 
 namespace kiln::templates {
 
@@ -62,6 +67,120 @@ inline void check_hc_columns(const Sizes& s, const char* op, int64_t multiple) {
     fail(Status::invalid_argument, "{}: \"columns\" must be a multiple of {}, but is {}", op,
          multiple, s["K"]);
   }
+}
+
+// --- ops of which threads share a row of the fold
+
+constexpr int64_t kHcWarp = 32;
+constexpr int64_t kHcMostThreads = 512;
+constexpr int64_t kHcMostPieces = 8;  // of a thread
+constexpr int64_t kHcBarriers = 16;   // of a CTA
+
+inline std::vector<Axis> hc_row_axes() {
+  return {
+      {"threads_per_row", {32, 64, 128, 256, 512}, "threads that share a row"},
+      {"rows_per_cta", {1, 2, 4, 8}, "rows that one CTA takes"},
+  };
+}
+
+inline std::vector<Rule> hc_row_rules() {
+  return {
+      {"a CTA would have more than 512 threads",
+       [](const Sizes&, const Config& c, const Gpu&) {
+         return c["threads_per_row"] * c["rows_per_cta"] <= kHcMostThreads;
+       }},
+      {"a thread would hold more than 8 pieces of a row",
+       [](const Sizes& s, const Config& c, const Gpu&) {
+         return norm_pieces_per_thread(s["K"], c["threads_per_row"]) <= kHcMostPieces;
+       }},
+      {"half of the threads of a row would have nothing",
+       [](const Sizes& s, const Config& c, const Gpu&) {
+         return c["threads_per_row"] <=
+                std::max<int64_t>(kHcWarp, power_of_two_above(s["K"] / kNormPiece));
+       }},
+      {"rows of several warps would be more than the 16 barriers of a CTA",
+       [](const Sizes&, const Config& c, const Gpu&) {
+         return c["threads_per_row"] <= kHcWarp || c["rows_per_cta"] <= kHcBarriers;
+       }},
+  };
+}
+
+inline Config hc_row_default(const Sizes& s) {
+  constexpr int64_t kPieces = 3;
+  int64_t threads = kHcWarp;
+  while (norm_pieces_per_thread(s["K"], threads) > kPieces && threads < kHcMostThreads)
+    threads *= 2;
+  return {{"threads_per_row", threads}, {"rows_per_cta", 1}};
+}
+
+// --- the statistics: two kernels, partials.cu and gates.cu of an op's folder
+
+constexpr int64_t kHcBlockColumns = 32;
+constexpr int64_t kHcGates = 24;
+
+inline int64_t hc_blocks(const Sizes& s) { return kHcStreams * s["K"] / kHcBlockColumns; }
+
+inline std::vector<Axis> hc_stats_axes() {
+  return {
+      {"m_tiles", {1, 2, 4}, "tiles of 16 rows that share the terms of fn"},
+      {"warps", {1, 2, 4, 5, 8}, "warps of a CTA, which take blocks of 32 columns in turn"},
+      {"splits", {1, 2, 4, 8, 16, 32, 64, 128}, "CTAs that share the columns of a row"},
+      {"rows_per_gate_cta", {1, 4, 32}, "rows of a CTA of the kernel that makes the gates"},
+  };
+}
+
+inline std::vector<Rule> hc_stats_rules() {
+  return {
+      {"a warp would have no column",
+       [](const Sizes& s, const Config& c, const Gpu&) {
+         return c["splits"] * c["warps"] <= hc_blocks(s);
+       }},
+      {"a CTA would hold more than 48 KB of sums",
+       [](const Sizes&, const Config& c, const Gpu&) {
+         constexpr int64_t kMostSharedBytes = 48 << 10;
+         return c["warps"] * c["m_tiles"] * 16 * (kHcGates + 1) * 4 <= kMostSharedBytes;
+       }},
+  };
+}
+
+inline Config hc_stats_default(const Sizes& s) {
+  const int64_t warps = std::min<int64_t>(4, hc_blocks(s));
+  int64_t splits = 16;
+  while (splits > 1 && splits * warps > hc_blocks(s)) splits /= 2;
+  return {{"m_tiles", 1}, {"warps", warps}, {"splits", splits}, {"rows_per_gate_cta", 4}};
+}
+
+// Adds the two kernels and what they need to the plan of an op; `prefix` begins their names.
+inline void add_hc_stats(LaunchPlan& plan, const std::string& prefix, const Sizes& s,
+                         const Config& c) {
+  constexpr int64_t kWarp = 32;
+  KernelLaunch partials{.file = "partials.cu", .entry = prefix + "_partials"};
+  partials.constants = {constant("columns", s["K"]), constant("warps", c["warps"]),
+                        constant("m_tiles", c["m_tiles"])};
+  partials.grid_x = {.terms = {{.symbol = "T", .divisor = 16 * c["m_tiles"]}}};
+  partials.grid_y = {.offset = c["splits"], .scale = 0};
+  partials.threads = static_cast<int>(kWarp * c["warps"]);
+  const double tiles = static_cast<double>(c["m_tiles"]);
+  const double of_warp = static_cast<double>((hc_blocks(s) + c["splits"] * c["warps"] - 1) /
+                                             (c["splits"] * c["warps"]));
+  partials.instructions_per_thread = 150 + of_warp * (190 + 75 * tiles);
+  plan.kernels.push_back(std::move(partials));
+
+  constexpr int64_t kGateWarps = 8;
+  KernelLaunch gates{.file = "gates.cu", .entry = prefix + "_gates"};
+  gates.constants = {constant("columns", s["K"]), constant("splits", c["splits"]),
+                     constant("groups", std::min<int64_t>(8, c["splits"])),
+                     constant("warps", kGateWarps),
+                     constant("rows_per_cta", c["rows_per_gate_cta"])};
+  gates.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_gate_cta"]}}};
+  gates.threads = static_cast<int>(kWarp * kGateWarps);
+  gates.instructions_per_thread = 3500;
+  plan.kernels.push_back(std::move(gates));
+
+  constexpr int64_t kSlotBytes = 128;  // of a row and split
+  plan.workspace_bytes = {.scale = c["splits"] * kSlotBytes, .terms = {{"T"}}};
+  plan.reduction_signature =
+      fmt::format("blocks of 32 by {} warps of {} splits", c["warps"], c["splits"]);
 }
 
 // Bytes of x in the format of the shape.

@@ -13,6 +13,7 @@ extern const Op compressed_kv_insert;
 extern const Op compressor_update;
 extern const Op gather_dequant_kv;
 extern const Op hc_fold_norm;
+extern const Op hc_fused_post_pre_delayed;
 extern const Op hc_post;
 extern const Op hc_post_fold_norm;
 extern const Op hc_stats;
@@ -35,14 +36,30 @@ namespace {
 
 std::vector<const Op*>& registry() {
   static std::vector<const Op*> ops{
-      &act_quant,         &combine_topk_swa,  &compressed_kv_insert,
-      &compressor_update, &gather_dequant_kv, &hc_fold_norm,
-      &hc_post,           &hc_post_fold_norm, &hc_stats,
-      &index_key_insert,  &index_query,       &linear_fp8,
-      &pack_weights,      &qkv_norm,          &ragged_indptr,
-      &ragged_keys,       &rms_norm,          &rope,
-      &rope_table,        &sparse_mla_decode, &topk_to_slots,
-      &window_kv_insert,  &window_slots,
+      &act_quant,
+      &combine_topk_swa,
+      &compressed_kv_insert,
+      &compressor_update,
+      &gather_dequant_kv,
+      &hc_fold_norm,
+      &hc_fused_post_pre_delayed,
+      &hc_post,
+      &hc_post_fold_norm,
+      &hc_stats,
+      &index_key_insert,
+      &index_query,
+      &linear_fp8,
+      &pack_weights,
+      &qkv_norm,
+      &ragged_indptr,
+      &ragged_keys,
+      &rms_norm,
+      &rope,
+      &rope_table,
+      &sparse_mla_decode,
+      &topk_to_slots,
+      &window_kv_insert,
+      &window_slots,
   };
   return ops;
 }

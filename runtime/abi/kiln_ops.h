@@ -475,6 +475,126 @@ KILN_API kiln_status kiln_hc_fold_norm_workspace(kiln_plan *plan,
                                                  const kiln_hc_fold_norm_args *args,
                                                  uint64_t *bytes);
 
+/* ---- hc_fused_post_pre_delayed ---- */
+
+/* From the output of a sub-layer to the input and the gates of the next one: hc_post_fold_norm and
+ * hc_stats.
+ *
+ * With these ops as they define themselves; h, x and mean to the bit, the gates by the same steps:
+ *   h, x, x_codes, x_scales, mean = hc_post_fold_norm(y, h, post, comb, pre, weight)
+ *   next_pre, next_post, next_comb = hc_stats(h, fn, scale, base)
+ * post and comb are those of the sub-layer that gave y. pre came with them, from the statistics
+ * before: the fold does not wait for the new ones. next_pre is what this op takes as pre at the
+ * next sub-layer's end. fn, scale and base are those of the next sub-layer. None of the outputs may
+ * be one of the inputs, but for h.
+ * Not legal where the streams change in between, as across an Engram.
+ *
+ * Formula: ops.md B1.5, B1.1 to B1.4, B20.1. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "columns": columns of a stream (the hidden size); a multiple of 8, where codes are written of
+ *     32 (8 to 16384)
+ *   "x_format": what is written of x ("bf16", "codes_q8a", "bf16_and_codes_q8a")
+ */
+typedef struct kiln_hc_fused_post_pre_delayed_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, columns]: output of the sub-layer; 16-byte aligned */
+  const uint16_t *y;
+  /* elements of y from one row to the next; a multiple of 8 */
+  int64_t y_stride;
+  /* in and out, bf16 [num_rows, 4, columns]: the residual streams; 16-byte aligned */
+  uint16_t *h;
+  /* elements of h from one row to the next; a multiple of 8 */
+  int64_t h_stride0;
+  /* elements of h from one stream to the next; a multiple of 8 */
+  int64_t h_stride1;
+  /* in, f32 [num_rows, 4]: how much of y each stream takes; 16-byte aligned */
+  const float *post;
+  /* elements of post from one row to the next; a multiple of 4 */
+  int64_t post_stride;
+  /* in, f32 [num_rows, 4, 4]: how much of stream i stream j takes; 16-byte aligned */
+  const float *comb;
+  /* elements of comb from one row to the next; a multiple of 4 */
+  int64_t comb_stride0;
+  /* elements of comb from one stream to the next; a multiple of 4 */
+  int64_t comb_stride1;
+  /* in, f32 [num_rows, 4]: weight of each stream in this fold; 16-byte aligned */
+  const float *pre;
+  /* elements of pre from one row to the next; a multiple of 4 */
+  int64_t pre_stride;
+  /* in, bf16 [columns]: a factor for each column of the norm; 16-byte aligned */
+  const uint16_t *weight;
+  /* in, f32 [24, width]: what each gate sees of the streams; 16-byte aligned */
+  const float *fn;
+  /* elements of fn from one gate to the next; a multiple of 4 */
+  int64_t fn_stride;
+  /* in, f32 [3]: of the logits of pre, of post and of comb */
+  const float *scale;
+  /* in, f32 [24]: added to the logits */
+  const float *base;
+  /* out, bf16 [num_rows, columns]: the input of the next sub-layer; only with x_format bf16 or
+   * bf16_and_codes_q8a, else NULL; 16-byte aligned */
+  uint16_t *x;
+  /* elements of x from one row to the next; a multiple of 8 */
+  int64_t x_stride;
+  /* out, u8 [num_rows, columns]: its E4M3 codes; only with x_format codes_q8a or
+   * bf16_and_codes_q8a, else NULL; 8-byte aligned */
+  uint8_t *x_codes;
+  /* elements of x_codes from one row to the next; a multiple of 8 */
+  int64_t x_codes_stride;
+  /* out, u8 [num_rows, groups]: their UE8M0 scales, one for 32 columns; only with x_format
+   * codes_q8a or bf16_and_codes_q8a, else NULL */
+  uint8_t *x_scales;
+  /* elements of x_scales from one row to the next */
+  int64_t x_scales_stride;
+  /* out, bf16 [num_rows, columns]: mean of the streams; NULL is legal; 16-byte aligned */
+  uint16_t *mean;
+  /* elements of mean from one row to the next; a multiple of 8 */
+  int64_t mean_stride;
+  /* out, f32 [num_rows, 4]: weight of each stream in the next fold; 16-byte aligned; rms error
+   * at most 1e-06 of the output's rms */
+  float *next_pre;
+  /* elements of next_pre from one row to the next; a multiple of 4 */
+  int64_t next_pre_stride;
+  /* out, f32 [num_rows, 4]: how much of the next output each stream takes; 16-byte aligned; rms
+   * error at most 1e-06 of the output's rms */
+  float *next_post;
+  /* elements of next_post from one row to the next; a multiple of 4 */
+  int64_t next_post_stride;
+  /* out, f32 [num_rows, 4, 4]: how much of stream i stream j takes next; 16-byte aligned; rms
+   * error at most 1e-06 of the output's rms */
+  float *next_comb;
+  /* elements of next_comb from one row to the next; a multiple of 4 */
+  int64_t next_comb_stride0;
+  /* elements of next_comb from one stream to the next; a multiple of 4 */
+  int64_t next_comb_stride1;
+  /* rows (tokens), padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* scratch of the call, 256-byte aligned; NULL when it needs none */
+  void *workspace;
+  /* its size; at least what kiln_hc_fused_post_pre_delayed_workspace answers */
+  uint64_t workspace_bytes;
+} kiln_hc_fused_post_pre_delayed_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_hc_fused_post_pre_delayed(kiln_plan *plan,
+                                                    const kiln_hc_fused_post_pre_delayed_args *args,
+                                                    void *stream);
+
+/* Bytes of workspace that a call with these sizes, or smaller ones, needs; pointers and strides
+ * in args are not looked at. Touches no device.
+ * KILN_INVALID_ARGUMENT, KILN_NOT_PREPARED (it depends on the kernels: prepare first),
+ * KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_hc_fused_post_pre_delayed_workspace(kiln_plan *plan,
+                                                              const kiln_hc_fused_post_pre_delayed_args *args,
+                                                              uint64_t *bytes);
+
 /* ---- hc_post ---- */
 
 /* Mixes the output of a sub-layer into the four residual streams, in place.
@@ -646,7 +766,7 @@ KILN_API kiln_status kiln_hc_post_fold_norm_workspace(kiln_plan *plan,
  * A row of zeros has m = 0. A row that holds a NaN or an infinity has gates of NaN. Where the sum
  * of squares leaves fp32, rs is 0.
  *
- * Formula: ops.md B1.1, B1.2, (f)2. Version 1. Result: rms error at most 2e-06 of the output's rms.
+ * Formula: ops.md B1.1, B1.2, (f)2. Version 1. Result: rms error at most 1e-06 of the output's rms.
  * Shape (fixed, JSON for kiln_plan_create):
  *   "columns": columns of a stream (the hidden size); a multiple of 32 (32 to 16384)
  */

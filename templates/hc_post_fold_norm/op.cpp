@@ -11,10 +11,6 @@ extern const Op hc_post_fold_norm;
 
 namespace {
 
-constexpr int64_t kWarp = 32;
-constexpr int64_t kMostThreads = 512;
-constexpr int64_t kMostPieces = 8;  // of a thread
-constexpr int64_t kBarriers = 16;   // of a CTA
 enum Sqrsum : int64_t { kNone = 0, kStored = 1 };
 
 void check_fixed(const Sizes& s) {
@@ -41,40 +37,7 @@ Cost cost(const Sizes& s) {
       .integer_operations = rows * columns * 20};
 }
 
-Space space(const Sizes&, const Gpu&) {
-  Space space;
-  space.axes = {
-      {"threads_per_row", {32, 64, 128, 256, 512}, "threads that share a row"},
-      {"rows_per_cta", {1, 2, 4, 8}, "rows that one CTA takes"},
-  };
-  space.rules = {
-      {"a CTA would have more than 512 threads",
-       [](const Sizes&, const Config& c, const Gpu&) {
-         return c["threads_per_row"] * c["rows_per_cta"] <= kMostThreads;
-       }},
-      {"a thread would hold more than 8 pieces of a row",
-       [](const Sizes& s, const Config& c, const Gpu&) {
-         return norm_pieces_per_thread(s["K"], c["threads_per_row"]) <= kMostPieces;
-       }},
-      {"half of the threads of a row would have nothing",
-       [](const Sizes& s, const Config& c, const Gpu&) {
-         return c["threads_per_row"] <=
-                std::max<int64_t>(kWarp, power_of_two_above(s["K"] / kNormPiece));
-       }},
-      {"rows of several warps would be more than the 16 barriers of a CTA",
-       [](const Sizes&, const Config& c, const Gpu&) {
-         return c["threads_per_row"] <= kWarp || c["rows_per_cta"] <= kBarriers;
-       }},
-  };
-  return space;
-}
-
-Config default_config(const Sizes& s) {
-  constexpr int64_t kPieces = 3;
-  int64_t threads = kWarp;
-  while (norm_pieces_per_thread(s["K"], threads) > kPieces && threads < kMostThreads) threads *= 2;
-  return {{"threads_per_row", threads}, {"rows_per_cta", 1}};
-}
+Space space(const Sizes&, const Gpu&) { return {.axes = hc_row_axes(), .rules = hc_row_rules()}; }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   KernelLaunch kernel{.file = "kernel.cu", .entry = "hc_post_fold_norm"};
@@ -144,7 +107,7 @@ const Op hc_post_fold_norm{
     .check_fixed = check_fixed,
     .cost = cost,
     .space = space,
-    .default_config = default_config,
+    .default_config = hc_row_default,
     .plan = plan,
     .model = model,
 };

@@ -1,12 +1,11 @@
 // Inputs, truth and oracle of hc_stats. Truth is the formula in float64.
 //
 // Knob of a case: values (see Values).
-#include <array>
-#include <cmath>
 #include <vector>
 
 #include "templates/kit.h"
 #include "templates/kit_bf16.h"
+#include "templates/kit_hc_stats.h"
 
 namespace kiln::templates {
 
@@ -16,9 +15,8 @@ extern const Kit hc_stats_kit;
 namespace {
 
 constexpr int64_t kStreams = 4;
-constexpr size_t kGates = 24;
 
-enum Stream : uint64_t { kElement, kRow, kFn, kScale, kBase };
+enum Stream : uint64_t { kElement, kRow };
 
 enum class Values : int64_t {
   activations = 0,  // rows of any magnitude, of zeros too; gates from closed to open
@@ -49,101 +47,21 @@ uint16_t h_bits(const Case& c, int64_t t, int64_t column) {
   return static_cast<uint16_t>(sign | (kTops[of_row / 8 % 8] - (draw >> 32) % 8) << 7 | mantissa);
 }
 
-// All 24 bits of it.
-float fn_value(const Case& c, int64_t k, int64_t column) {
-  const int64_t width = kStreams * c.sizes["K"];
-  const uint64_t draw = counter_bits(c.seed, kFn, static_cast<uint64_t>(k * width + column));
-  const auto magnitude = static_cast<float>(static_cast<double>(draw >> 40) * 0x1p-24);
-  const float scaled = magnitude * 4 / std::sqrt(static_cast<float>(width));
-  if (values_of(c) == Values::same_sign) return scaled / 32;  // sums are 32 times as large
-  const float grown = values_of(c) == Values::alone ? 3 * scaled : scaled;
-  return (draw & 1) != 0 ? -grown : grown;
-}
-
-float scale_value(const Case& c, int64_t kind) {
-  return 0.25f +
-         static_cast<float>(counter_range(c.seed, kScale, static_cast<uint64_t>(kind), 0, 1000)) *
-             1e-3f;
-}
-
-float base_value(const Case& c, int64_t k) {
-  constexpr float kMatrix[] = {0.5f, -1, 2, 0, 1.5f, 0.25f, -0.75f, 3, -2, 1, 0, 0.5f, 0, 0, 4, -1};
-  if (values_of(c) == Values::vectors)
-    return k < 8 ? static_cast<float>(4 * k - 14) : kMatrix[k - 8];
-  return static_cast<float>(counter_range(c.seed, kBase, static_cast<uint64_t>(k), -300, 300)) *
-         0.01f;
-}
-
 // --- truth
-
-struct Gates {
-  std::array<double, kStreams> pre{}, post{};
-  std::array<std::array<double, kStreams>, kStreams> comb{};
-};
-
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
-void sinkhorn(std::array<std::array<double, kStreams>, kStreams>& a) {
-  for (auto& row : a) {
-    const double largest = *std::max_element(row.begin(), row.end());
-    double sum = 0;
-    for (double& x : row) sum += x = std::exp(x - largest);
-    for (double& x : row) x = x / sum + 1e-6;
-  }
-  constexpr int kSteps = 20;
-  for (int step = 0; step < kSteps; ++step) {
-    if (step > 0) {
-      for (auto& row : a) {
-        const double sum = row[0] + row[1] + row[2] + row[3] + 1e-6;
-        for (double& x : row) x /= sum;
-      }
-    }
-    for (size_t column = 0; column < kStreams; ++column) {
-      const double sum = a[0][column] + a[1][column] + a[2][column] + a[3][column] + 1e-6;
-      for (auto& row : a) row[column] /= sum;
-    }
-  }
-}
-
-Gates gates_of(const Case& c, int64_t t) {
-  const int64_t width = kStreams * c.sizes["K"];
-  std::array<double, kGates> sums{};
-  double squares = 0;
-  for (int64_t column = 0; column < width; ++column) {
-    const double v = bf16_double(h_bits(c, t, column));
-    if (v == 0) continue;
-    squares += v * v;
-    for (size_t k = 0; k < kGates; ++k)
-      sums[k] += v * double{fn_value(c, static_cast<int64_t>(k), column)};
-  }
-  const double mean = double{static_cast<float>(squares)} / static_cast<double>(width) + 1e-20;
-  const auto logit = [&](size_t k) {
-    const int64_t kind = k < 4 ? 0 : k < 8 ? 1 : 2;
-    return sums[k] / std::sqrt(mean) * double{scale_value(c, kind)} +
-           double{base_value(c, static_cast<int64_t>(k))};
-  };
-  Gates gates;
-  for (size_t j = 0; j < kStreams; ++j) {
-    gates.pre[j] = sigmoid(logit(j)) + 1e-6;
-    gates.post[j] = 2 * sigmoid(logit(kStreams + j));
-    for (size_t column = 0; column < kStreams; ++column)
-      gates.comb[j][column] = logit(2 * kStreams + kStreams * j + column);
-  }
-  sinkhorn(gates.comb);
-  return gates;
-}
 
 // Elements come row by row, so the last row is kept, of each output.
 std::optional<double> expected(const Case& c, const Arg& arg, std::span<const int64_t> index) {
   struct Kept {
     Case of;
     int64_t row = -1;
-    Gates gates;
+    HcGates gates;
   };
   thread_local Kept kept;
   if (kept.row != index[0] || kept.of.seed != c.seed || kept.of.knobs != c.knobs ||
       kept.of.sizes != c.sizes)
-    kept = {c, index[0], gates_of(c, index[0])};
+    kept = {c, index[0], hc_gates_of(c, [&](int64_t column) {
+              return bf16_double(h_bits(c, index[0], column));
+            })};
   const auto second = static_cast<size_t>(index[1]);
   if (arg.name == "pre") return kept.gates.pre[second];
   if (arg.name == "post") return kept.gates.post[second];
@@ -152,12 +70,27 @@ std::optional<double> expected(const Case& c, const Arg& arg, std::span<const in
 
 // --- cases
 
+HcFn fn_for(Values values) {
+  switch (values) {
+    case Values::activations:
+      return HcFn::both_signs;
+    case Values::same_sign:
+      return HcFn::positive;
+    case Values::alone:
+      return HcFn::large;
+    case Values::vectors:
+      return HcFn::matrix;
+  }
+  fail(Status::internal, "hc_stats: unknown values {}", static_cast<int64_t>(values));
+}
+
 Case make_case(std::string name, const Sizes& fixed_sizes, int64_t rows, Values values,
                uint64_t seed = 1) {
   return Case{.name = std::move(name),
               .sizes = fixed_sizes.merged({{"T", rows}}),
               .strides = {},
-              .knobs = {{"values", static_cast<int64_t>(values)}},
+              .knobs = {{"values", static_cast<int64_t>(values)},
+                        {"fn", static_cast<int64_t>(fn_for(values))}},
               .absent = {},
               .seed = seed};
 }
@@ -230,13 +163,7 @@ void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::sp
       to[k] = h_bits(c, outer[0], outer[1] * c.sizes["K"] + static_cast<int64_t>(k));
     return;
   }
-  auto* to = reinterpret_cast<float*>(row.data());
-  for (size_t k = 0; k < row.size() / sizeof(float); ++k) {
-    const auto column = static_cast<int64_t>(k);
-    to[k] = arg.name == "fn"      ? fn_value(c, outer[0], column)
-            : arg.name == "scale" ? scale_value(c, column)
-                                  : base_value(c, column);
-  }
+  hc_stats_fill(c, arg, outer, row);
 }
 
 KernelLaunch oracle(const Sizes& s) {

@@ -10,90 +10,33 @@ extern const Op hc_stats;
 
 namespace {
 
-constexpr int64_t kBlockColumns = 32;
-constexpr int64_t kGates = 24;
-constexpr int64_t kSlotBytes = 128;  // of a row and split in the workspace
-constexpr int64_t kWarp = 32;
-constexpr int64_t kMostSharedBytes = 48 << 10;
-
-void check_fixed(const Sizes& s) { check_hc_columns(s, "hc_stats", kBlockColumns); }
-
-int64_t blocks(const Sizes& s) { return kHcStreams * s["K"] / kBlockColumns; }
+void check_fixed(const Sizes& s) { check_hc_columns(s, "hc_stats", kHcBlockColumns); }
 
 std::vector<Sizes> model_shapes(int) { return {{{"K", 5120}}}; }
 
 Cost cost(const Sizes& s) {
   const double rows = static_cast<double>(s["T"]);
   const double width = static_cast<double>(kHcStreams * s["K"]);
-  return Cost{.cold_read_bytes = 4 * width * static_cast<double>(kGates),
+  return Cost{.cold_read_bytes = 4 * width * static_cast<double>(kHcGates),
               .warm_read_bytes = 2 * rows * width,
-              .write_bytes = rows * 4 * static_cast<double>(kGates),
+              .write_bytes = rows * 4 * static_cast<double>(kHcGates),
               .integer_operations = rows * width * 2,
-              .mma_fma = 3 * rows * width * static_cast<double>(kGates)};
+              .mma_fma = 3 * rows * width * static_cast<double>(kHcGates)};
 }
 
 Space space(const Sizes&, const Gpu&) {
-  Space space;
-  space.axes = {
-      {"m_tiles", {1, 2, 4}, "tiles of 16 rows that share the terms of fn"},
-      {"warps", {1, 2, 4, 5, 8}, "warps of a CTA, which take blocks of 32 columns in turn"},
-      {"splits", {1, 2, 4, 8, 16, 32, 64, 128}, "CTAs that share the columns of a row"},
-      {"rows_per_gate_cta", {1, 4, 32}, "rows of a CTA of the second kernel"},
-  };
-  space.rules = {
-      {"a warp would have no column",
-       [](const Sizes& s, const Config& c, const Gpu&) {
-         return c["splits"] * c["warps"] <= std::max(blocks(s), int64_t{1});
-       }},
-      {"a CTA would hold more than 48 KB of sums",
-       [](const Sizes&, const Config& c, const Gpu&) {
-         return c["warps"] * c["m_tiles"] * 16 * (kGates + 1) * 4 <= kMostSharedBytes;
-       }},
-  };
-  return space;
-}
-
-Config default_config(const Sizes& s) {
-  const int64_t warps = std::min<int64_t>(4, blocks(s));
-  int64_t splits = 16;
-  while (splits > 1 && splits * warps > blocks(s)) splits /= 2;
-  return {{"m_tiles", 1}, {"warps", warps}, {"splits", splits}, {"rows_per_gate_cta", 4}};
+  return {.axes = hc_stats_axes(), .rules = hc_stats_rules()};
 }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   LaunchPlan plan;
-  KernelLaunch partials{.file = "partials.cu", .entry = "hc_stats_partials"};
-  partials.constants = {constant("columns", s["K"]), constant("warps", c["warps"]),
-                        constant("m_tiles", c["m_tiles"])};
-  partials.grid_x = {.terms = {{.symbol = "T", .divisor = 16 * c["m_tiles"]}}};
-  partials.grid_y = {.offset = c["splits"], .scale = 0};
-  partials.threads = static_cast<int>(kWarp * c["warps"]);
-  plan.kernels.push_back(std::move(partials));
-
-  constexpr int64_t kGateWarps = 8;
-  const int64_t groups = std::min<int64_t>(8, c["splits"]);
-  KernelLaunch gates{.file = "gates.cu", .entry = "hc_stats_gates"};
-  gates.constants = {constant("columns", s["K"]), constant("splits", c["splits"]),
-                     constant("groups", groups), constant("warps", kGateWarps),
-                     constant("rows_per_cta", c["rows_per_gate_cta"])};
-  gates.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_gate_cta"]}}};
-  gates.threads = static_cast<int>(kWarp * kGateWarps);
-  gates.instructions_per_thread = 3500;
-  plan.kernels.push_back(std::move(gates));
-
-  plan.workspace_bytes = {.scale = c["splits"] * kSlotBytes, .terms = {{"T"}}};
-  plan.reduction_signature =
-      fmt::format("blocks of 32 by {} warps of {} splits", c["warps"], c["splits"]);
+  add_hc_stats(plan, "hc_stats", s, c);
   return plan;
 }
 
-ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
+ModelHints model(const Sizes&, const Config& c, const Gpu&) {
   const double tiles = static_cast<double>(c["m_tiles"]);
-  const double of_warp =
-      static_cast<double>((blocks(s) + c["splits"] * c["warps"] - 1) / (c["splits"] * c["warps"]));
-  return ModelHints{.bytes_in_flight_per_thread = 96 + 32 * tiles,
-                    .instructions_per_thread = 150 + of_warp * (190 + 75 * tiles),
-                    .dependent_loads = 1 + of_warp};
+  return ModelHints{.bytes_in_flight_per_thread = 96 + 32 * tiles, .dependent_loads = 3};
 }
 
 }  // namespace
@@ -122,11 +65,11 @@ const Op hc_stats{
     .sizes =
         {
             stepped(fixed("K", "columns", "columns of a stream (the hidden size); a multiple of 32",
-                          kBlockColumns, kHcMostColumns),
+                          kHcBlockColumns, kHcMostColumns),
                     "column"),
             hc_rows(),
             hc_four(),
-            derived("24", "gate", [](const Sizes&) { return kGates; }),
+            derived("24", "gate", [](const Sizes&) { return kHcGates; }),
             derived("3", "kind of gate", [](const Sizes&) { return int64_t{3}; }),
             derived("width", "column", [](const Sizes& s) { return kHcStreams * s["K"]; }),
         },
@@ -148,7 +91,7 @@ const Op hc_stats{
     .check_fixed = check_fixed,
     .cost = cost,
     .space = space,
-    .default_config = default_config,
+    .default_config = hc_stats_default,
     .plan = plan,
     .model = model,
 };

@@ -1,5 +1,5 @@
-// What the two kernels of hc_stats hand over: of each split and row, 24 sums of products and the
-// sum of squares.
+// What the two steps of the statistics hand over: of each split and row, 24 sums of products and
+// the sum of squares.
 #pragma once
 
 #include "templates/common/types.cuh"
