@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,10 @@ class OpChain : public testing::Test {
         tuner::pack_arguments(op, c, tuner::tensor_plans(op, c), pointers, workspace);
     EXPECT_EQ(tuner::launch_plan(*device_, runnable, symbols, args.data(), nullptr), "");
     device_->synchronize(nullptr);
+  }
+
+  void write(runtime::DevicePtr to, std::span<const std::byte> from) {
+    device_->copy_to_device(to, from.data(), static_cast<int64_t>(from.size()));
   }
 
   std::vector<std::byte> bytes(runtime::DevicePtr from, int64_t count) {
