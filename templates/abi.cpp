@@ -1,6 +1,7 @@
 // Writes the argument struct of an op twice from its description: for device code and for C.
 #include "templates/abi.h"
 
+#include <algorithm>
 #include <sstream>
 
 namespace kiln::templates {
@@ -233,9 +234,14 @@ int field_index(const std::vector<Field>& fields, std::string_view name) {
 
 std::string c_signature(const std::string& head, const std::vector<std::string>& parameters) {
   constexpr size_t kTail = 3;  // ");" of a declaration, ") {" of a definition
-  const std::string indent(head.size() + 1, ' ');
-  std::string text = head + "(";
-  size_t column = text.size();
+  size_t widest = 0;
+  for (const std::string& parameter : parameters)
+    widest = std::max(widest, parameter.size() + kTail);
+  // Below the first parameter, or where a long name leaves no room there, by four.
+  const bool hangs = head.size() + 1 + widest > kColumns;
+  const std::string indent(hangs ? 4 : head.size() + 1, ' ');
+  std::string text = head + "(" + (hangs ? "\n" + indent : "");
+  size_t column = hangs ? indent.size() : text.size();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const bool is_last = i + 1 == parameters.size();
     const std::string word = parameters[i] + (is_last ? "" : ",");

@@ -73,9 +73,8 @@ kiln_status kiln_hc_fused_post_pre_delayed(kiln_plan* plan,
                                            void* stream) {
   return call_op(plan, 6, args, stream);
 }
-kiln_status kiln_hc_fused_post_pre_delayed_workspace(kiln_plan* plan,
-                                                     const kiln_hc_fused_post_pre_delayed_args* args,
-                                                     uint64_t* bytes) {
+kiln_status kiln_hc_fused_post_pre_delayed_workspace(
+    kiln_plan* plan, const kiln_hc_fused_post_pre_delayed_args* args, uint64_t* bytes) {
   return call_workspace(plan, 6, args, bytes);
 }
 

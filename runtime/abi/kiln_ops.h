@@ -229,9 +229,8 @@ KILN_API kiln_status kiln_compressed_kv_insert(kiln_plan *plan,
 
 /* *bytes = 0: this op needs no workspace.
  * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
-KILN_API kiln_status kiln_compressed_kv_insert_workspace(kiln_plan *plan,
-                                                         const kiln_compressed_kv_insert_args *args,
-                                                         uint64_t *bytes);
+KILN_API kiln_status kiln_compressed_kv_insert_workspace(
+    kiln_plan *plan, const kiln_compressed_kv_insert_args *args, uint64_t *bytes);
 
 /* ---- compressor_update ---- */
 
@@ -583,17 +582,15 @@ typedef struct kiln_hc_fused_post_pre_delayed_args {
  * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
  * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
  * returns KILN_NOT_PREPARED. */
-KILN_API kiln_status kiln_hc_fused_post_pre_delayed(kiln_plan *plan,
-                                                    const kiln_hc_fused_post_pre_delayed_args *args,
-                                                    void *stream);
+KILN_API kiln_status kiln_hc_fused_post_pre_delayed(
+    kiln_plan *plan, const kiln_hc_fused_post_pre_delayed_args *args, void *stream);
 
 /* Bytes of workspace that a call with these sizes, or smaller ones, needs; pointers and strides
  * in args are not looked at. Touches no device.
  * KILN_INVALID_ARGUMENT, KILN_NOT_PREPARED (it depends on the kernels: prepare first),
  * KILN_CLOSED, KILN_FORKED. */
-KILN_API kiln_status kiln_hc_fused_post_pre_delayed_workspace(kiln_plan *plan,
-                                                              const kiln_hc_fused_post_pre_delayed_args *args,
-                                                              uint64_t *bytes);
+KILN_API kiln_status kiln_hc_fused_post_pre_delayed_workspace(
+    kiln_plan *plan, const kiln_hc_fused_post_pre_delayed_args *args, uint64_t *bytes);
 
 /* ---- hc_post ---- */
 
