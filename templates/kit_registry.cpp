@@ -9,6 +9,7 @@ extern const Kit act_quant_kit;
 extern const Kit combine_topk_swa_kit;
 extern const Kit compressed_kv_insert_kit;
 extern const Kit compressor_update_kit;
+extern const Kit embed_expand_kit;
 extern const Kit gather_dequant_kv_kit;
 extern const Kit hc_fold_norm_kit;
 extern const Kit hc_fused_post_pre_delayed_kit;
@@ -18,6 +19,7 @@ extern const Kit hc_stats_kit;
 extern const Kit index_key_insert_kit;
 extern const Kit index_query_kit;
 extern const Kit linear_fp8_kit;
+extern const Kit moe_combine_kit;
 extern const Kit pack_weights_kit;
 extern const Kit qkv_norm_kit;
 extern const Kit ragged_indptr_kit;
@@ -38,6 +40,7 @@ std::vector<const Kit*>& registry() {
       &combine_topk_swa_kit,
       &compressed_kv_insert_kit,
       &compressor_update_kit,
+      &embed_expand_kit,
       &gather_dequant_kv_kit,
       &hc_fold_norm_kit,
       &hc_fused_post_pre_delayed_kit,
@@ -47,6 +50,7 @@ std::vector<const Kit*>& registry() {
       &index_key_insert_kit,
       &index_query_kit,
       &linear_fp8_kit,
+      &moe_combine_kit,
       &pack_weights_kit,
       &qkv_norm_kit,
       &ragged_indptr_kit,

@@ -11,6 +11,7 @@ extern const Op act_quant;
 extern const Op combine_topk_swa;
 extern const Op compressed_kv_insert;
 extern const Op compressor_update;
+extern const Op embed_expand;
 extern const Op gather_dequant_kv;
 extern const Op hc_fold_norm;
 extern const Op hc_fused_post_pre_delayed;
@@ -20,6 +21,7 @@ extern const Op hc_stats;
 extern const Op index_key_insert;
 extern const Op index_query;
 extern const Op linear_fp8;
+extern const Op moe_combine;
 extern const Op pack_weights;
 extern const Op qkv_norm;
 extern const Op ragged_indptr;
@@ -40,6 +42,7 @@ std::vector<const Op*>& registry() {
       &combine_topk_swa,
       &compressed_kv_insert,
       &compressor_update,
+      &embed_expand,
       &gather_dequant_kv,
       &hc_fold_norm,
       &hc_fused_post_pre_delayed,
@@ -49,6 +52,7 @@ std::vector<const Op*>& registry() {
       &index_key_insert,
       &index_query,
       &linear_fp8,
+      &moe_combine,
       &pack_weights,
       &qkv_norm,
       &ragged_indptr,

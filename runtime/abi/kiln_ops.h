@@ -324,6 +324,61 @@ KILN_API kiln_status kiln_compressor_update_workspace(kiln_plan *plan,
                                                       const kiln_compressor_update_args *args,
                                                       uint64_t *bytes);
 
+/* ---- embed_expand ---- */
+
+/* Copies the embedding of each token into its residual streams.
+ *
+ * For each row t and stream c:
+ *   h[t, c] = table[ids[t] - first_id]  where 0 <= ids[t] - first_id < num_embeddings
+ *   h[t, c] = 0                         elsewhere
+ * A rank has the ids first_id .. first_id + num_embeddings - 1; the sum over the ranks is the
+ * embedding. Rows of padding and of images, whose ids are no token's, become zeros, and features
+ * may be written over them. num_streams 1 gives plain rows.
+ *
+ * Formula: ops.md B6.3. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "columns": columns of an embedding; a multiple of 8 (8 to 16384)
+ *   "num_streams": residual streams that are written (1 to 8)
+ */
+typedef struct kiln_embed_expand_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, i32 [num_rows]: token of each row */
+  const int32_t *ids;
+  /* in, bf16 [num_embeddings, columns]: embeddings of this rank; 16-byte aligned */
+  const uint16_t *table;
+  /* elements of table from one embedding to the next; a multiple of 8 */
+  int64_t table_stride;
+  /* out, bf16 [num_rows, num_streams, columns]: the residual streams; 16-byte aligned */
+  uint16_t *h;
+  /* elements of h from one row to the next; a multiple of 8 */
+  int64_t h_stride0;
+  /* elements of h from one stream to the next; a multiple of 8 */
+  int64_t h_stride1;
+  /* rows (tokens), padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* rows of table; 0 to 2147483647 */
+  int64_t num_embeddings;
+  /* id of the first row of table; 0 to 2147483647 */
+  int64_t first_id;
+} kiln_embed_expand_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_embed_expand(kiln_plan *plan, const kiln_embed_expand_args *args,
+                                       void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_embed_expand_workspace(kiln_plan *plan,
+                                                 const kiln_embed_expand_args *args,
+                                                 uint64_t *bytes);
+
 /* ---- gather_dequant_kv ---- */
 
 /* Copies the last entries of each request from its paged KV cache into a dense bf16 workspace.
@@ -1101,6 +1156,63 @@ KILN_API kiln_status kiln_linear_fp8(kiln_plan *plan, const kiln_linear_fp8_args
  * KILN_CLOSED, KILN_FORKED. */
 KILN_API kiln_status kiln_linear_fp8_workspace(kiln_plan *plan, const kiln_linear_fp8_args *args,
                                                uint64_t *bytes);
+
+/* ---- moe_combine ---- */
+
+/* Adds the outputs of a token's experts and of the shared one in a fixed order.
+ *
+ * For row t and column d, in fp32 from 0 on, every sum rounded:
+ *   the pairs[t, i, d] of which ids[t, i] >= 0, by ascending ids[t, i], of equal ids by ascending i
+ *   then shared[t, d], where shared is not NULL
+ *   y[t, d] = bf16 of the sum
+ * A negative id contributes nothing, whatever its row of pairs holds. Routing weights are in the
+ * pairs already. The order does not depend on where the router put an expert, nor on the kernel.
+ * With experts split over ranks the ids of other ranks are -1, and shared is added by one of them.
+ *
+ * Formula: ops.md B18.3, (f)11. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "columns": columns of a row; a multiple of 8 (8 to 16384)
+ *   "top_k": experts of a token (1 to 32)
+ */
+typedef struct kiln_moe_combine_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, bf16 [num_rows, top_k, columns]: output of each token's experts; 16-byte aligned */
+  const uint16_t *pairs;
+  /* elements of pairs from one row to the next; a multiple of 8 */
+  int64_t pairs_stride0;
+  /* elements of pairs from one pair to the next; a multiple of 8 */
+  int64_t pairs_stride1;
+  /* in, i32 [num_rows, top_k]: expert of each pair; negative: none */
+  const int32_t *ids;
+  /* elements of ids from one row to the next */
+  int64_t ids_stride;
+  /* in, bf16 [num_rows, columns]: output of the shared expert; NULL is legal; 16-byte aligned */
+  const uint16_t *shared;
+  /* elements of shared from one row to the next; a multiple of 8 */
+  int64_t shared_stride;
+  /* out, bf16 [num_rows, columns]: the sums; 16-byte aligned */
+  uint16_t *y;
+  /* elements of y from one row to the next; a multiple of 8 */
+  int64_t y_stride;
+  /* rows (tokens), padding included; 0 to 2147483647 */
+  int64_t num_rows;
+} kiln_moe_combine_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_moe_combine(kiln_plan *plan, const kiln_moe_combine_args *args,
+                                      void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_moe_combine_workspace(kiln_plan *plan, const kiln_moe_combine_args *args,
+                                                uint64_t *bytes);
 
 /* ---- pack_weights ---- */
 
