@@ -20,6 +20,7 @@ extern const Kit index_key_insert_kit;
 extern const Kit index_query_kit;
 extern const Kit linear_fp8_kit;
 extern const Kit moe_combine_kit;
+extern const Kit moe_route_kit;
 extern const Kit pack_weights_kit;
 extern const Kit qkv_norm_kit;
 extern const Kit ragged_indptr_kit;
@@ -51,6 +52,7 @@ std::vector<const Kit*>& registry() {
       &index_query_kit,
       &linear_fp8_kit,
       &moe_combine_kit,
+      &moe_route_kit,
       &pack_weights_kit,
       &qkv_norm_kit,
       &ragged_indptr_kit,

@@ -22,6 +22,7 @@ extern const Op index_key_insert;
 extern const Op index_query;
 extern const Op linear_fp8;
 extern const Op moe_combine;
+extern const Op moe_route;
 extern const Op pack_weights;
 extern const Op qkv_norm;
 extern const Op ragged_indptr;
@@ -53,6 +54,7 @@ std::vector<const Op*>& registry() {
       &index_query,
       &linear_fp8,
       &moe_combine,
+      &moe_route,
       &pack_weights,
       &qkv_norm,
       &ragged_indptr,

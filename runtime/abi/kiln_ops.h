@@ -1214,6 +1214,68 @@ KILN_API kiln_status kiln_moe_combine(kiln_plan *plan, const kiln_moe_combine_ar
 KILN_API kiln_status kiln_moe_combine_workspace(kiln_plan *plan, const kiln_moe_combine_args *args,
                                                 uint64_t *bytes);
 
+/* ---- moe_route ---- */
+
+/* Chooses the experts of each token from the router's logits, and their weights.
+ *
+ * For row t and expert e, in fp32:
+ *   s[e] = sqrt(softplus(logits[t, e])), softplus(x) = x where x > 20, else log(1 + exp(x))
+ *   key[e] = s[e] + (is_image[t] ? image_bias[e] : bias[e])
+ *   ids[t] = the top_k experts of the largest keys, descending; equal keys by ascending expert
+ *   weights[t, i] = s[ids[t, i]] / (sum over i of s[ids[t, i]] + 1e-20) * 1.5
+ * A logit that is NaN has score 0 and is never chosen, nor is a key of minus infinity or NaN. Where
+ * fewer than top_k are left, the other ids are -1 with weight 0, as are all of a row where
+ * is_valid[t] is 0: they are padding and no expert's. is_image, image_bias and is_valid may be
+ * NULL: no image, the same bias, all valid.
+ * The same logits give the same ids and weights on every rank and in every batch.
+ *
+ * Formula: ops.md B17, (f)10. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "num_experts": experts (1 to 1024)
+ *   "top_k": experts of a token (1 to 32)
+ */
+typedef struct kiln_moe_route_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, f32 [num_rows, num_experts]: of the router, accumulated in fp32 */
+  const float *logits;
+  /* elements of logits from one row to the next */
+  int64_t logits_stride;
+  /* in, f32 [num_experts]: added to scores for the choice alone */
+  const float *bias;
+  /* in, f32 [num_experts]: bias of rows that are images; NULL: bias; NULL is legal */
+  const float *image_bias;
+  /* in, u8 [num_rows]: not 0: the row is an image position; NULL: none is; NULL is legal */
+  const uint8_t *is_image;
+  /* in, u8 [num_rows]: 0: the row is padding; NULL: none is; NULL is legal */
+  const uint8_t *is_valid;
+  /* out, i32 [num_rows, top_k]: chosen experts, -1 where there is none */
+  int32_t *ids;
+  /* elements of ids from one row to the next */
+  int64_t ids_stride;
+  /* out, f32 [num_rows, top_k]: their weights; rms error at most 1e-06 of the output's rms */
+  float *weights;
+  /* elements of weights from one row to the next */
+  int64_t weights_stride;
+  /* rows (tokens), padding included; 0 to 2147483647 */
+  int64_t num_rows;
+} kiln_moe_route_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_moe_route(kiln_plan *plan, const kiln_moe_route_args *args,
+                                    void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_moe_route_workspace(kiln_plan *plan, const kiln_moe_route_args *args,
+                                              uint64_t *bytes);
+
 /* ---- pack_weights ---- */
 
 /* Copies the codes of a weight matrix from the layout of a checkpoint to the packed one, in which
