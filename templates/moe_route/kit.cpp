@@ -24,6 +24,7 @@ enum class Values : int64_t {
   activations = 0,  // logits from -8 to 8, in another order for each token
   wide = 1,         // from -100 to 100
   ties = 2,         // of few different keys
+  closed = 4,       // from -40 to -20, where 1 + exp(x) is 1, without bias
   odd = 3,          // NaN and infinities among them, up to tokens without a number
 };
 
@@ -42,6 +43,8 @@ float logit_of(const Case& c, int64_t t, int64_t e) {
       return static_cast<float>(16 * place - 8);
     case Values::wide:
       return static_cast<float>(200 * place - 100);
+    case Values::closed:
+      return static_cast<float>(20 * place - 40);
     case Values::ties:
       return static_cast<float>(rank % 3) - 1;
     case Values::odd: {
@@ -57,6 +60,7 @@ float logit_of(const Case& c, int64_t t, int64_t e) {
 
 // Quarters, so that sums with scores stay apart.
 float bias_of(const Case& c, Stream stream, int64_t e) {
+  if (values_of(c) == Values::closed) return 0;
   if (values_of(c) == Values::ties) return 0.25f * static_cast<float>(e % 2);
   const uint64_t draw = counter_bits(c.seed, stream, static_cast<uint64_t>(e));
   if (values_of(c) == Values::odd && draw % 16 == 0) return -INFINITY;
@@ -155,6 +159,7 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   }
   cases.push_back(make_case("no row", fixed_sizes, 0, Values::activations));
   cases.push_back(make_case("logits to 100", fixed_sizes, 9, Values::wide));
+  cases.push_back(make_case("closed", fixed_sizes, 9, Values::closed));
   cases.push_back(make_case("ties", fixed_sizes, 9, Values::ties));
   Case odd = make_case("no numbers", fixed_sizes, 19, Values::odd);
   cases.push_back(odd);
