@@ -10,6 +10,8 @@ extern const Kit combine_topk_swa_kit;
 extern const Kit compressed_kv_insert_kit;
 extern const Kit compressor_update_kit;
 extern const Kit embed_expand_kit;
+extern const Kit engram_hash_kit;
+extern const Kit engram_inject_kit;
 extern const Kit gather_dequant_kv_kit;
 extern const Kit hc_fold_norm_kit;
 extern const Kit hc_fused_post_pre_delayed_kit;
@@ -42,6 +44,8 @@ std::vector<const Kit*>& registry() {
       &compressed_kv_insert_kit,
       &compressor_update_kit,
       &embed_expand_kit,
+      &engram_hash_kit,
+      &engram_inject_kit,
       &gather_dequant_kv_kit,
       &hc_fold_norm_kit,
       &hc_fused_post_pre_delayed_kit,

@@ -12,6 +12,8 @@ extern const Op combine_topk_swa;
 extern const Op compressed_kv_insert;
 extern const Op compressor_update;
 extern const Op embed_expand;
+extern const Op engram_hash;
+extern const Op engram_inject;
 extern const Op gather_dequant_kv;
 extern const Op hc_fold_norm;
 extern const Op hc_fused_post_pre_delayed;
@@ -44,6 +46,8 @@ std::vector<const Op*>& registry() {
       &compressed_kv_insert,
       &compressor_update,
       &embed_expand,
+      &engram_hash,
+      &engram_inject,
       &gather_dequant_kv,
       &hc_fold_norm,
       &hc_fused_post_pre_delayed,

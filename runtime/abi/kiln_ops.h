@@ -379,6 +379,138 @@ KILN_API kiln_status kiln_embed_expand_workspace(kiln_plan *plan,
                                                  const kiln_embed_expand_args *args,
                                                  uint64_t *bytes);
 
+/* ---- engram_hash ---- */
+
+/* Rows of the Engram table for each token: hashes of the n-grams that end there.
+ *
+ * For row t of request b = requests[t], with t0 = ids[t] and tn the id n places before it, n = 1 ..
+ * 3, in 64-bit integers that wrap:
+ *   r[0] = t0 * multipliers[0];  r[n] = r[n - 1] xor (tn * multipliers[n])
+ *   rows[t, (n - 1) * num_heads + a] = r[n] mod primes[..] + offsets[..], of that column
+ * An id before the first row of b in this call is taken from history: history[b, 2] is the last one
+ * before, history[b, 1] the one before that. A negative id is dead: an image, a masked token, or
+ * nothing, as before the sequence. Where one is met, it and all farther back count as pad_id; a
+ * dead t0 makes all four pad_id, and the gate of engram_inject is shut for it.
+ * Ids are compressed ids, below 2^31, of one map for the vocabulary. primes are above 0; offsets
+ * are the sums of the primes before, so that every column has rows of its own, and the last row
+ * fits int32. Multipliers are odd and so small that products stay below 2^63 (ops.md B19.2 has
+ * those of the model). A row whose request is outside 0 .. num_requests - 1 is padding: its rows
+ * are -1, which engram_fetch reads nowhere.
+ *
+ * Formula: ops.md B19.2. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "num_heads": hashes of each length of n-gram (1 to 64)
+ */
+typedef struct kiln_engram_hash_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, i32 [num_rows]: compressed id of each row; negative: dead */
+  const int32_t *ids;
+  /* in, i32 [num_rows]: request of each row */
+  const int32_t *requests;
+  /* in, i32 [boundaries]: first row of each request, then the end, ascending; the first need not
+   * be 0 */
+  const int32_t *query_start_loc;
+  /* in, i32 [num_requests, 3]: ids before the first row of each request */
+  const int32_t *history;
+  /* elements of history from one request to the next */
+  int64_t history_stride;
+  /* in, i64 [4]: of the token and of those before it */
+  const int64_t *multipliers;
+  /* in, i32 [columns]: rows of the table for each column */
+  const int32_t *primes;
+  /* in, i32 [columns]: first row of each column */
+  const int32_t *offsets;
+  /* out, i32 [num_rows, columns]: rows of the table; -1: none */
+  int32_t *rows;
+  /* elements of rows from one row to the next */
+  int64_t rows_stride;
+  /* rows (tokens), padding included; 0 to 2147483647 */
+  int64_t num_rows;
+  /* requests; 0 to 2147483646 */
+  int64_t num_requests;
+  /* id that stands for what is not there; 0 to 2147483647 */
+  int64_t pad_id;
+} kiln_engram_hash_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_engram_hash(kiln_plan *plan, const kiln_engram_hash_args *args,
+                                      void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_engram_hash_workspace(kiln_plan *plan, const kiln_engram_hash_args *args,
+                                                uint64_t *bytes);
+
+/* ---- engram_inject ---- */
+
+/* Adds the gated value of the Engram to the residual streams, in place.
+ *
+ * keys_and_value[t] holds a key for each stream, stream c at column c * columns, and behind them
+ * one value. For row t and stream c, in fp32, with k that key:
+ *   dot = (sum over d of (h[t, c, d] * (q_weight[c, d] * k_weight[c, d])) * k[d])
+ *         * rsqrt(mean(h[t, c]^2) + 1e-20) * rsqrt(mean(k^2) + 1e-20) * columns^-0.5
+ *   g = sigmoid(copysign(sqrt(max(|dot|, 1e-6)), dot))
+ *   h[t, c, d] = bf16(h[t, c, d] + g * value[d])
+ * with one fused multiply-add and one rounding to bf16 in the last line. The sums are added in the
+ * order of rms_norm, so that a row's bits do not depend on the kernel or on other rows. A row whose
+ * id is negative is dead or masked: its streams are left as they are, to the bit, whatever its keys
+ * and value hold. ids may be NULL: no row is.
+ *
+ * Formula: ops.md B19.5, (f)13. Version 1. Result: rms error at most 0.0002 of the output's rms.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "columns": columns of a stream; a multiple of 8 (8 to 16384)
+ *   "num_streams": residual streams (1 to 8)
+ */
+typedef struct kiln_engram_inject_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in and out, bf16 [num_rows, num_streams, columns]: the residual streams; 16-byte aligned */
+  uint16_t *h;
+  /* elements of h from one row to the next; a multiple of 8 */
+  int64_t h_stride0;
+  /* elements of h from one stream to the next; a multiple of 8 */
+  int64_t h_stride1;
+  /* in, bf16 [num_rows, kv_columns]: a key for each stream, then the value; 16-byte aligned */
+  const uint16_t *keys_and_value;
+  /* elements of keys_and_value from one row to the next; a multiple of 8 */
+  int64_t keys_and_value_stride;
+  /* in, bf16 [num_streams, columns]: weights of h; 16-byte aligned */
+  const uint16_t *q_weight;
+  /* elements of q_weight from one stream to the next; a multiple of 8 */
+  int64_t q_weight_stride;
+  /* in, bf16 [num_streams, columns]: weights of the keys; 16-byte aligned */
+  const uint16_t *k_weight;
+  /* elements of k_weight from one stream to the next; a multiple of 8 */
+  int64_t k_weight_stride;
+  /* in, i32 [num_rows]: compressed id of each row; negative: dead; NULL is legal */
+  const int32_t *ids;
+  /* rows (tokens), padding included; 0 to 2147483647 */
+  int64_t num_rows;
+} kiln_engram_inject_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_engram_inject(kiln_plan *plan, const kiln_engram_inject_args *args,
+                                        void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_engram_inject_workspace(kiln_plan *plan,
+                                                  const kiln_engram_inject_args *args,
+                                                  uint64_t *bytes);
+
 /* ---- gather_dequant_kv ---- */
 
 /* Copies the last entries of each request from its paged KV cache into a dense bf16 workspace.
