@@ -21,6 +21,7 @@ extern const Kit hc_stats_kit;
 extern const Kit index_key_insert_kit;
 extern const Kit index_query_kit;
 extern const Kit linear_fp8_kit;
+extern const Kit moe_align_kit;
 extern const Kit moe_combine_kit;
 extern const Kit moe_route_kit;
 extern const Kit pack_weights_kit;
@@ -55,6 +56,7 @@ std::vector<const Kit*>& registry() {
       &index_key_insert_kit,
       &index_query_kit,
       &linear_fp8_kit,
+      &moe_align_kit,
       &moe_combine_kit,
       &moe_route_kit,
       &pack_weights_kit,

@@ -23,6 +23,7 @@ extern const Op hc_stats;
 extern const Op index_key_insert;
 extern const Op index_query;
 extern const Op linear_fp8;
+extern const Op moe_align;
 extern const Op moe_combine;
 extern const Op moe_route;
 extern const Op pack_weights;
@@ -57,6 +58,7 @@ std::vector<const Op*>& registry() {
       &index_key_insert,
       &index_query,
       &linear_fp8,
+      &moe_align,
       &moe_combine,
       &moe_route,
       &pack_weights,

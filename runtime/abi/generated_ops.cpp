@@ -162,121 +162,130 @@ kiln_status kiln_linear_fp8_workspace(kiln_plan* plan, const kiln_linear_fp8_arg
   return call_workspace(plan, 15, args, bytes);
 }
 
+static_assert(sizeof(kiln_moe_align_args) == 80);
+kiln_status kiln_moe_align(kiln_plan* plan, const kiln_moe_align_args* args, void* stream) {
+  return call_op(plan, 16, args, stream);
+}
+kiln_status kiln_moe_align_workspace(kiln_plan* plan, const kiln_moe_align_args* args,
+                                     uint64_t* bytes) {
+  return call_workspace(plan, 16, args, bytes);
+}
+
 static_assert(sizeof(kiln_moe_combine_args) == 88);
 kiln_status kiln_moe_combine(kiln_plan* plan, const kiln_moe_combine_args* args, void* stream) {
-  return call_op(plan, 16, args, stream);
+  return call_op(plan, 17, args, stream);
 }
 kiln_status kiln_moe_combine_workspace(kiln_plan* plan, const kiln_moe_combine_args* args,
                                        uint64_t* bytes) {
-  return call_workspace(plan, 16, args, bytes);
+  return call_workspace(plan, 17, args, bytes);
 }
 
 static_assert(sizeof(kiln_moe_route_args) == 96);
 kiln_status kiln_moe_route(kiln_plan* plan, const kiln_moe_route_args* args, void* stream) {
-  return call_op(plan, 17, args, stream);
+  return call_op(plan, 18, args, stream);
 }
 kiln_status kiln_moe_route_workspace(kiln_plan* plan, const kiln_moe_route_args* args,
                                      uint64_t* bytes) {
-  return call_workspace(plan, 17, args, bytes);
+  return call_workspace(plan, 18, args, bytes);
 }
 
 static_assert(sizeof(kiln_pack_weights_args) == 56);
 kiln_status kiln_pack_weights(kiln_plan* plan, const kiln_pack_weights_args* args, void* stream) {
-  return call_op(plan, 18, args, stream);
+  return call_op(plan, 19, args, stream);
 }
 kiln_status kiln_pack_weights_workspace(kiln_plan* plan, const kiln_pack_weights_args* args,
                                         uint64_t* bytes) {
-  return call_workspace(plan, 18, args, bytes);
+  return call_workspace(plan, 19, args, bytes);
 }
 
 static_assert(sizeof(kiln_qkv_norm_args) == 112);
 kiln_status kiln_qkv_norm(kiln_plan* plan, const kiln_qkv_norm_args* args, void* stream) {
-  return call_op(plan, 19, args, stream);
+  return call_op(plan, 20, args, stream);
 }
 kiln_status kiln_qkv_norm_workspace(kiln_plan* plan, const kiln_qkv_norm_args* args,
                                     uint64_t* bytes) {
-  return call_workspace(plan, 19, args, bytes);
+  return call_workspace(plan, 20, args, bytes);
 }
 
 static_assert(sizeof(kiln_ragged_indptr_args) == 72);
 kiln_status kiln_ragged_indptr(kiln_plan* plan, const kiln_ragged_indptr_args* args, void* stream) {
-  return call_op(plan, 20, args, stream);
+  return call_op(plan, 21, args, stream);
 }
 kiln_status kiln_ragged_indptr_workspace(kiln_plan* plan, const kiln_ragged_indptr_args* args,
                                          uint64_t* bytes) {
-  return call_workspace(plan, 20, args, bytes);
+  return call_workspace(plan, 21, args, bytes);
 }
 
 static_assert(sizeof(kiln_ragged_keys_args) == 160);
 kiln_status kiln_ragged_keys(kiln_plan* plan, const kiln_ragged_keys_args* args, void* stream) {
-  return call_op(plan, 21, args, stream);
+  return call_op(plan, 22, args, stream);
 }
 kiln_status kiln_ragged_keys_workspace(kiln_plan* plan, const kiln_ragged_keys_args* args,
                                        uint64_t* bytes) {
-  return call_workspace(plan, 21, args, bytes);
+  return call_workspace(plan, 22, args, bytes);
 }
 
 static_assert(sizeof(kiln_rms_norm_args) == 56);
 kiln_status kiln_rms_norm(kiln_plan* plan, const kiln_rms_norm_args* args, void* stream) {
-  return call_op(plan, 22, args, stream);
+  return call_op(plan, 23, args, stream);
 }
 kiln_status kiln_rms_norm_workspace(kiln_plan* plan, const kiln_rms_norm_args* args,
                                     uint64_t* bytes) {
-  return call_workspace(plan, 22, args, bytes);
+  return call_workspace(plan, 23, args, bytes);
 }
 
 static_assert(sizeof(kiln_rope_args) == 72);
 kiln_status kiln_rope(kiln_plan* plan, const kiln_rope_args* args, void* stream) {
-  return call_op(plan, 23, args, stream);
+  return call_op(plan, 24, args, stream);
 }
 kiln_status kiln_rope_workspace(kiln_plan* plan, const kiln_rope_args* args, uint64_t* bytes) {
-  return call_workspace(plan, 23, args, bytes);
+  return call_workspace(plan, 24, args, bytes);
 }
 
 static_assert(sizeof(kiln_rope_table_args) == 40);
 kiln_status kiln_rope_table(kiln_plan* plan, const kiln_rope_table_args* args, void* stream) {
-  return call_op(plan, 24, args, stream);
+  return call_op(plan, 25, args, stream);
 }
 kiln_status kiln_rope_table_workspace(kiln_plan* plan, const kiln_rope_table_args* args,
                                       uint64_t* bytes) {
-  return call_workspace(plan, 24, args, bytes);
+  return call_workspace(plan, 25, args, bytes);
 }
 
 static_assert(sizeof(kiln_sparse_mla_decode_args) == 264);
 kiln_status kiln_sparse_mla_decode(kiln_plan* plan, const kiln_sparse_mla_decode_args* args,
                                    void* stream) {
-  return call_op(plan, 25, args, stream);
+  return call_op(plan, 26, args, stream);
 }
 kiln_status kiln_sparse_mla_decode_workspace(kiln_plan* plan,
                                              const kiln_sparse_mla_decode_args* args,
                                              uint64_t* bytes) {
-  return call_workspace(plan, 25, args, bytes);
+  return call_workspace(plan, 26, args, bytes);
 }
 
 static_assert(sizeof(kiln_topk_to_slots_args) == 120);
 kiln_status kiln_topk_to_slots(kiln_plan* plan, const kiln_topk_to_slots_args* args, void* stream) {
-  return call_op(plan, 26, args, stream);
+  return call_op(plan, 27, args, stream);
 }
 kiln_status kiln_topk_to_slots_workspace(kiln_plan* plan, const kiln_topk_to_slots_args* args,
                                          uint64_t* bytes) {
-  return call_workspace(plan, 26, args, bytes);
+  return call_workspace(plan, 27, args, bytes);
 }
 
 static_assert(sizeof(kiln_window_kv_insert_args) == 112);
 kiln_status kiln_window_kv_insert(kiln_plan* plan, const kiln_window_kv_insert_args* args,
                                   void* stream) {
-  return call_op(plan, 27, args, stream);
+  return call_op(plan, 28, args, stream);
 }
 kiln_status kiln_window_kv_insert_workspace(kiln_plan* plan, const kiln_window_kv_insert_args* args,
                                             uint64_t* bytes) {
-  return call_workspace(plan, 27, args, bytes);
+  return call_workspace(plan, 28, args, bytes);
 }
 
 static_assert(sizeof(kiln_window_slots_args) == 168);
 kiln_status kiln_window_slots(kiln_plan* plan, const kiln_window_slots_args* args, void* stream) {
-  return call_op(plan, 28, args, stream);
+  return call_op(plan, 29, args, stream);
 }
 kiln_status kiln_window_slots_workspace(kiln_plan* plan, const kiln_window_slots_args* args,
                                         uint64_t* bytes) {
-  return call_workspace(plan, 28, args, bytes);
+  return call_workspace(plan, 29, args, bytes);
 }

@@ -1289,6 +1289,67 @@ KILN_API kiln_status kiln_linear_fp8(kiln_plan *plan, const kiln_linear_fp8_args
 KILN_API kiln_status kiln_linear_fp8_workspace(kiln_plan *plan, const kiln_linear_fp8_args *args,
                                                uint64_t *bytes);
 
+/* ---- moe_align ---- */
+
+/* Sorts the pairs of tokens and experts by expert, each expert's padded to whole blocks.
+ *
+ * Pair n = t * top_k + i stands for ids[t, i]. With expert_map it belongs to expert
+ * expert_map[ids[t, i]], without to ids[t, i]; where that, or the id, is negative or too large, it
+ * belongs to none and is left out: experts of other ranks, padding.
+ *   sorted_token_ids: for each expert from 0 on its pairs, ascending, then as many times num_rows * top_k as make whole blocks of block_size; an expert without pairs has no block
+ *   expert_ids: the expert of each block
+ *   num_tokens_post_pad[0]: entries of sorted_token_ids that these are
+ * Behind them sorted_token_ids holds num_rows * top_k and expert_ids -1, as far as capacity goes.
+ * capacity is enough with num_rows * top_k + num_experts * (block_size - 1), rounded up to whole
+ * blocks; of a smaller one the first entries are written, and num_tokens_post_pad says what is
+ * wanted. num_rows * top_k stays below 2^31.
+ * One CTA does it all, in one launch.
+ *
+ * Formula: ops.md B18.1, (f)11. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "num_experts": experts of this rank (1 to 1024)
+ *   "top_k": experts of a token (1 to 32)
+ *   "block_size": entries of a block (1 to 1024)
+ */
+typedef struct kiln_moe_align_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, i32 [num_rows, top_k]: chosen experts; negative: none */
+  const int32_t *ids;
+  /* elements of ids from one row to the next */
+  int64_t ids_stride;
+  /* in, i32 [num_global_experts]: expert of this rank for each expert; negative: of another;
+   * NULL is legal */
+  const int32_t *expert_map;
+  /* out, i32 [capacity]: pairs by expert */
+  int32_t *sorted_token_ids;
+  /* out, i32 [blocks]: expert of each block */
+  int32_t *expert_ids;
+  /* out, i32 [1]: entries that belong to blocks */
+  int32_t *num_tokens_post_pad;
+  /* rows (tokens), padding included; 0 to 67108863 */
+  int64_t num_rows;
+  /* entries of expert_map; 0 to 2147483647 */
+  int64_t num_global_experts;
+  /* entries of sorted_token_ids; 0 to 2147483647 */
+  int64_t capacity;
+} kiln_moe_align_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_moe_align(kiln_plan *plan, const kiln_moe_align_args *args,
+                                    void *stream);
+
+/* *bytes = 0: this op needs no workspace.
+ * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_moe_align_workspace(kiln_plan *plan, const kiln_moe_align_args *args,
+                                              uint64_t *bytes);
+
 /* ---- moe_combine ---- */
 
 /* Adds the outputs of a token's experts and of the shared one in a fixed order.

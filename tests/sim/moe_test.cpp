@@ -1,4 +1,5 @@
-// embed_expand, engram_hash, engram_inject, moe_route and moe_combine on the simulator: planted
+// embed_expand, engram_hash, engram_inject, moe_route, moe_align and
+// moe_combine on the simulator: planted
 // mistakes are found by verification.
 #include "tests/sim/planted_mistakes.h"
 
@@ -84,6 +85,30 @@ TEST(MoeRouteOnSimulator, PlantedMistakesAreRejected) {
   };
   expect_rejected("moe_route", mutants, {{"E", 33}, {"top_k", 4}}, {{"rows_per_cta", 2}},
                   {"33 rows", "logits to 100", "closed", "ties", "no numbers", "padded strides"});
+}
+
+TEST(MoeAlignOnSimulator, PlantedMistakesAreRejected) {
+  const std::vector<Mutant> mutants{
+      {"pairs change places", "kernel.cu", "of_warps[warp][expert] + peers.before",
+       "of_warps[warp][expert] + peers.count - 1 - peers.before"},
+      {"warps are counted from the last", "kernel.cu", "groups * warp / warps",
+       "groups * (warps - 1 - warp) / warps"},
+      {"an expert without pairs has a block", "kernel.cu",
+       "blocks[i] = (count + block_size - 1) / block_size", "blocks[i] = count / block_size + 1"},
+      {"ids of other ranks", "kernel.cu", "id < num_experts ? id : -1", "id"},
+      {"the map is left out", "kernel.cu", "args.expert_map == nullptr", "true"},
+      {"padding is 0", "kernel.cu", "args.sorted_token_ids[i] = static_cast<i32>(pairs)",
+       "args.sorted_token_ids[i] = 0"},
+      {"blocks behind the last are 0", "kernel.cu", "args.expert_ids[i] = -1",
+       "args.expert_ids[i] = 0"},
+      {"the number of pairs", "kernel.cu", "= all_blocks * block_size", "= all_blocks"},
+      {"beyond the capacity", "kernel.cu", "if (place < args.capacity)", "if (true)"},
+      {"no barrier before the pairs", "kernel.cu", "args.expert_ids[i] = -1;\n  __syncthreads();",
+       "args.expert_ids[i] = -1;"},
+  };
+  expect_rejected(
+      "moe_align", mutants, {{"E", 48}, {"top_k", 6}, {"block", 16}}, {{"warps", 4}},
+      {"97 rows", "an expert map", "one expert", "none of this rank", "little capacity"});
 }
 
 TEST(MoeCombineOnSimulator, PlantedMistakesAreRejected) {
