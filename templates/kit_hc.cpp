@@ -93,26 +93,6 @@ float folded_float(const Case& c, HcStreamsOf streams, int64_t t, int64_t column
   return sum;
 }
 
-// The sum of norm_factor() before its mean, of one row.
-float sum_of_squares(const std::vector<uint16_t>& row) {
-  std::vector<float> sums;
-  for (size_t first = 0; first < row.size(); first += 8) {
-    float chains[2] = {0, 0};
-    for (size_t i = 0; i < 8; ++i) {
-      const float x = bf16_float(row[first + i]);
-      chains[i % 2] = std::fma(x, x, chains[i % 2]);
-    }
-    sums.push_back(chains[0] + chains[1]);
-  }
-  while (sums.size() > 1) {
-    size_t half = 1;
-    while (2 * half < sums.size()) half *= 2;
-    for (size_t j = 0; j + half < sums.size(); ++j) sums[j] += sums[j + half];
-    sums.resize(half);
-  }
-  return sums[0];
-}
-
 // Elements come row by row, so the last row is kept.
 const std::vector<uint16_t>& normed_row(const Case& c, HcStreamsOf streams, int64_t t) {
   struct Kept {
@@ -191,9 +171,8 @@ uint16_t hc_mean_bits(const Case& c, int64_t t, int64_t column) {
 float hc_sqrsum(const Case& c, int64_t t) {
   float sum = 0;
   for (int64_t j = 0; j < kStreams; ++j) {
-    std::vector<uint16_t> row;
-    for (int64_t k = 0; k < c.sizes["K"]; ++k) row.push_back(hc_mixed_bits(c, t, j, k));
-    const float of_stream = sum_of_squares(row);
+    const float of_stream = norm_sum_of_squares(
+        [&](int64_t column) { return hc_mixed_bits(c, t, j, column); }, c.sizes["K"]);
     sum = j == 0 ? of_stream : sum + of_stream;
   }
   return sum;

@@ -6,7 +6,7 @@
 #include "templates/kit_bf16.h"
 
 namespace kiln::templates {
-float norm_factor(const std::function<uint16_t(int64_t)>& row, int64_t columns) {
+float norm_sum_of_squares(const std::function<uint16_t(int64_t)>& row, int64_t columns) {
   std::vector<float> sums;
   for (int64_t first = 0; first < columns; first += 8) {
     float chains[2] = {0, 0};
@@ -22,7 +22,12 @@ float norm_factor(const std::function<uint16_t(int64_t)>& row, int64_t columns) 
     for (size_t j = 0; j + half < sums.size(); ++j) sums[j] += sums[j + half];
     sums.resize(half);
   }
-  return 1.0f / std::sqrt(std::fma(sums[0], 1.0f / static_cast<float>(columns), 1e-20f));
+  return sums[0];
+}
+
+float norm_factor(const std::function<uint16_t(int64_t)>& row, int64_t columns) {
+  const float sum = norm_sum_of_squares(row, columns);
+  return 1.0f / std::sqrt(std::fma(sum, 1.0f / static_cast<float>(columns), 1e-20f));
 }
 
 uint16_t normalised_bits(uint16_t x, float factor, uint16_t weight) {

@@ -203,6 +203,11 @@ Arg vectors(Arg arg, int64_t stride_multiple) {
   return arg;
 }
 
+Arg inout(Arg arg) {
+  arg.kind = ArgKind::inout;
+  return arg;
+}
+
 Arg cold(Arg arg) {
   arg.memory = Memory::cold;
   return arg;

@@ -255,6 +255,7 @@ Arg out(std::string name, DType dtype, std::string_view dims, std::string doc);
 Arg only_in(const ShapeCondition& condition, Arg arg);
 Arg vectors(Arg arg, int64_t stride_multiple);  // read or written 16 bytes at a time
 Arg cold(Arg arg);
+Arg inout(Arg arg);  // of an input: is written too
 Arg optional(Arg arg);  // may be NULL
 Arg to_within(Arg arg, double relative_rms);
 jit::Constant constant(std::string name, int64_t value);  // an int

@@ -57,11 +57,6 @@ inline Arg hc_x_scales() {
   return hc_codes(out("x_scales", DType::u8, "T groups", "their UE8M0 scales, one for 32 columns"),
                   1);
 }
-inline Arg hc_inout(Arg arg) {
-  arg.kind = ArgKind::inout;
-  return arg;
-}
-
 inline void check_hc_columns(const Sizes& s, const char* op, int64_t multiple) {
   if (s["K"] % multiple != 0) {
     fail(Status::invalid_argument, "{}: \"columns\" must be a multiple of {}, but is {}", op,

@@ -8,12 +8,6 @@
 
 constexpr int streams = 4;
 
-__device__ __forceinline__ float4 load_four(const float* p) {
-  const uint4 bits = load_16(reinterpret_cast<const u8*>(p));
-  return {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
-          __uint_as_float(bits.w)};
-}
-
 struct Streams {
   uint4 h[streams];
 

@@ -6,6 +6,7 @@
 // registers: the 39 steps wait for one another, not for other lanes.
 #pragma once
 
+#include "templates/common/exp.cuh"
 #include "templates/common/hc.cuh"
 #include "templates/common/hc_stats_layout.cuh"
 #include "templates/common/norm.cuh"
@@ -13,12 +14,6 @@
 
 constexpr int sinkhorn_steps = 20;
 constexpr float gate_epsilon = 1e-6f;
-
-__device__ __forceinline__ float exp_of(float x) {
-  float result;
-  asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(__fmul_rn(x, 1.44269504f)));
-  return result;
-}
 
 __device__ __forceinline__ float sigmoid(float x) { return __frcp_rn(__fadd_rn(1.0f, exp_of(-x))); }
 
@@ -61,10 +56,6 @@ struct Matrix {
   }
 };
 
-__device__ __forceinline__ void store_four(float* to, float x, float y, float z, float w) {
-  store_16(to, {__float_as_uint(x), __float_as_uint(y), __float_as_uint(z), __float_as_uint(w)});
-}
-
 // Where the gates of a row go.
 struct GateTargets {
   float* pre;
@@ -92,8 +83,8 @@ __device__ __forceinline__ void put_gates_of(const Args& args, const GateTargets
 #pragma unroll
     for (int c = 0; c < streams; ++c) comb.a[j][c] = logit(2 * streams + streams * j + c);
   }
-  store_four(to.pre, pre[0], pre[1], pre[2], pre[3]);
-  store_four(to.post, post[0], post[1], post[2], post[3]);
+  store_four(to.pre, {pre[0], pre[1], pre[2], pre[3]});
+  store_four(to.post, {post[0], post[1], post[2], post[3]});
   comb.softmax_of_rows();
   comb.divide_columns();
 #pragma unroll 1
@@ -103,8 +94,8 @@ __device__ __forceinline__ void put_gates_of(const Args& args, const GateTargets
   }
 #pragma unroll
   for (int r = 0; r < streams; ++r) {
-    store_four(to.comb + r * to.comb_stride, comb.a[r][0], comb.a[r][1], comb.a[r][2],
-               comb.a[r][3]);
+    store_four(to.comb + r * to.comb_stride,
+               {comb.a[r][0], comb.a[r][1], comb.a[r][2], comb.a[r][3]});
   }
 }
 

@@ -65,6 +65,17 @@ __device__ __forceinline__ void store_16(void* p, uint4 value) {
                : "memory");
 }
 
+__device__ __forceinline__ float4 load_four(const float* p) {
+  const uint4 bits = load_16(reinterpret_cast<const u8*>(p));
+  return {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
+          __uint_as_float(bits.w)};
+}
+
+__device__ __forceinline__ void store_four(float* p, const float4& four) {
+  store_16(p, {__float_as_uint(four.x), __float_as_uint(four.y), __float_as_uint(four.z),
+               __float_as_uint(four.w)});
+}
+
 // The bytes around p will be read soon, by anyone.
 __device__ __forceinline__ void prefetch_to_l2(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));

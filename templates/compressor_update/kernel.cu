@@ -14,6 +14,7 @@
 #include "kiln_args.h"
 #include "kiln_constants.h"  // ratio, rounds_pooled, threads_per_row, rows_per_cta, early_rows,
                              // takes_two_rows
+#include "templates/common/exp.cuh"
 #include "templates/common/memory.cuh"
 #include "templates/common/norm.cuh"
 #include "templates/common/pages.cuh"
@@ -57,22 +58,7 @@ struct Projections {
   static __device__ __forceinline__ int place(int i, int half) {
     return i * (threads_per_row * piece_elements) + 4 * half;
   }
-  static __device__ __forceinline__ float4 load_four(const float* p) {
-    const uint4 bits = load_16(reinterpret_cast<const u8*>(p));
-    return {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
-            __uint_as_float(bits.w)};
-  }
-  static __device__ __forceinline__ void store_four(float* p, const float4& four) {
-    store_16(p, {__float_as_uint(four.x), __float_as_uint(four.y), __float_as_uint(four.z),
-                 __float_as_uint(four.w)});
-  }
 };
-
-__device__ __forceinline__ float exp_of(float x) {
-  float result;
-  asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(__fmul_rn(x, 1.44269504f)));
-  return result;
-}
 
 // The larger score's e is 1: only the other one needs its exponential, and their sum lies in [1,
 // 2].

@@ -1,9 +1,8 @@
 // Adds the gated value of the Engram to the residual streams, in place (ops.md B19.5).
 //   h[t, c] += sigmoid(signed root of how alike h[t, c] and its key are) * value[t]
 #include <algorithm>
-#include <limits>
 
-#include "templates/op.h"
+#include "templates/op_hc.h"
 #include "templates/op_norm.h"
 
 namespace kiln::templates {
@@ -12,13 +11,7 @@ extern const Op engram_inject;
 
 namespace {
 
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMostColumns = 16384;
 constexpr int64_t kMostStreams = 8;
-constexpr int64_t kWarp = 32;
-constexpr int64_t kMostThreads = 512;
-constexpr int64_t kMostPieces = 8;  // of a thread
-constexpr int64_t kBarriers = 16;   // of a CTA
 
 void check_fixed(const Sizes& s) {
   if (s["K"] % kNormPiece != 0) {
@@ -38,40 +31,7 @@ Cost cost(const Sizes& s) {
               .integer_operations = rows * row * streams * 6};
 }
 
-Space space(const Sizes&, const Gpu&) {
-  Space space;
-  space.axes = {
-      {"threads_per_row", {32, 64, 128, 256, 512}, "threads that share a stream of a token"},
-      {"rows_per_cta", {1, 2, 4, 8}, "streams that one CTA takes"},
-  };
-  space.rules = {
-      {"a CTA would have more than 512 threads",
-       [](const Sizes&, const Config& c, const Gpu&) {
-         return c["threads_per_row"] * c["rows_per_cta"] <= kMostThreads;
-       }},
-      {"a thread would hold more than 8 pieces of a row",
-       [](const Sizes& s, const Config& c, const Gpu&) {
-         return norm_pieces_per_thread(s["K"], c["threads_per_row"]) <= kMostPieces;
-       }},
-      {"half of the threads of a row would have nothing",
-       [](const Sizes& s, const Config& c, const Gpu&) {
-         return c["threads_per_row"] <=
-                std::max<int64_t>(kWarp, power_of_two_above(s["K"] / kNormPiece));
-       }},
-      {"rows of several warps would be more than the 16 barriers of a CTA",
-       [](const Sizes&, const Config& c, const Gpu&) {
-         return c["threads_per_row"] <= kWarp || c["rows_per_cta"] <= kBarriers;
-       }},
-  };
-  return space;
-}
-
-Config default_config(const Sizes& s) {
-  constexpr int64_t kPieces = 3;
-  int64_t threads = kWarp;
-  while (norm_pieces_per_thread(s["K"], threads) > kPieces && threads < kMostThreads) threads *= 2;
-  return {{"threads_per_row", threads}, {"rows_per_cta", 1}};
-}
+Space space(const Sizes&, const Gpu&) { return {.axes = hc_row_axes(), .rules = hc_row_rules()}; }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   KernelLaunch kernel{.file = "kernel.cu", .entry = "engram_inject"};
@@ -111,22 +71,16 @@ const Op engram_inject{
     .sizes =
         {
             stepped(fixed("K", "columns", "columns of a stream; a multiple of 8", kNormPiece,
-                          kMostColumns),
+                          kHcMostColumns),
                     "column"),
             stepped(fixed("C", "num_streams", "residual streams", 1, kMostStreams), "stream"),
-            stepped(dynamic("T", "num_rows", "rows (tokens), padding included", 0, kMaxInt32),
+            stepped(dynamic("T", "num_rows", "rows (tokens), padding included", 0, kHcMostRows),
                     "row"),
             derived("kv_columns", "column", [](const Sizes& s) { return (s["C"] + 1) * s["K"]; }),
         },
     .args =
         {
-            Arg{.name = "h",
-                .dtype = DType::bf16,
-                .kind = ArgKind::inout,
-                .dims = {"T", "C", "K"},
-                .doc = "the residual streams",
-                .align_bytes = 16,
-                .stride_multiple = kNormPiece},
+            inout(vectors(in("h", DType::bf16, "T C K", "the residual streams"), kNormPiece)),
             vectors(in("keys_and_value", DType::bf16, "T kv_columns",
                        "a key for each stream, then the value"),
                     kNormPiece),
@@ -141,7 +95,7 @@ const Op engram_inject{
     .check_fixed = check_fixed,
     .cost = cost,
     .space = space,
-    .default_config = default_config,
+    .default_config = hc_row_default,
     .plan = plan,
     .model = model,
 };

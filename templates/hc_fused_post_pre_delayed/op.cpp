@@ -98,7 +98,7 @@ const Op hc_fused_post_pre_delayed{
     .args =
         {
             vectors(in("y", DType::bf16, "T K", "output of the sub-layer"), 8),
-            hc_inout(vectors(in("h", DType::bf16, "T 4 K", "the residual streams"), 8)),
+            inout(vectors(in("h", DType::bf16, "T 4 K", "the residual streams"), 8)),
             gates_in("post", "T 4", "how much of y each stream takes"),
             gates_in("comb", "T 4 4", "how much of stream i stream j takes"),
             gates_in("pre", "T 4", "weight of each stream in this fold"),

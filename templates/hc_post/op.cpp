@@ -111,7 +111,7 @@ const Op hc_post{
     .args =
         {
             vectors(in("y", DType::bf16, "T K", "output of the sub-layer"), 8),
-            hc_inout(vectors(in("h", DType::bf16, "T 4 K", "the residual streams"), 8)),
+            inout(vectors(in("h", DType::bf16, "T 4 K", "the residual streams"), 8)),
             vectors(in("post", DType::f32, "T 4", "how much of y each stream takes"), 4),
             vectors(in("comb", DType::f32, "T 4 4", "how much of stream i stream j takes"), 4),
             only_in({.symbol = "sqrsum", .values = {kStored}},

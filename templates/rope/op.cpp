@@ -73,11 +73,6 @@ ModelHints model(const Sizes&, const Config& c, const Gpu&) {
                     .dependent_loads = 2};
 }
 
-Arg inout(Arg arg) {
-  arg.kind = ArgKind::inout;
-  return arg;
-}
-
 }  // namespace
 
 const Op rope{

@@ -30,7 +30,7 @@ TEST(CompressorUpdateOnSimulator, PlantedMistakesAreRejected) {
        "stores.late_row = first_row + whole - 2;"},
       {"scores change places", "kernel.cu", "pool(partner.values[i][0], partner.scores[i][0],",
        "pool(partner.values[i][0], own.scores[i][0],"},
-      {"exp is that of base 2", "kernel.cu", "1.44269504f", "1.0f"},
+      {"exp is that of base 2", "exp.cuh", "1.44269504f", "1.0f"},
       {"the smaller score wins", "kernel.cu", "difference >= 0.0f", "difference < 0.0f"},
       {"the slice's base is left out", "kernel.cu", "base = load_i32(args.query_start_loc)",
        "base = 0"},
