@@ -1296,7 +1296,8 @@ KILN_API kiln_status kiln_linear_fp8_workspace(kiln_plan *plan, const kiln_linea
  * Pair n = t * top_k + i stands for ids[t, i]. With expert_map it belongs to expert
  * expert_map[ids[t, i]], without to ids[t, i]; where that, or the id, is negative or too large, it
  * belongs to none and is left out: experts of other ranks, padding.
- *   sorted_token_ids: for each expert from 0 on its pairs, ascending, then as many times num_rows * top_k as make whole blocks of block_size; an expert without pairs has no block
+ *   sorted_token_ids: for each expert from 0 on its pairs, ascending, then as many times
+ *     num_rows * top_k as make whole blocks of block_size; an expert without pairs has none
  *   expert_ids: the expert of each block
  *   num_tokens_post_pad[0]: entries of sorted_token_ids that these are
  * Behind them sorted_token_ids holds num_rows * top_k and expert_ids -1, as far as capacity goes.

@@ -32,7 +32,7 @@ Cost cost(const Sizes& s) {
   const double capacity = static_cast<double>(s["P"]);
   return Cost{.warm_read_bytes = 4 * pairs,
               .write_bytes = 4 * capacity * (1 + 1 / static_cast<double>(s["block"])),
-              .integer_operations = 40 * pairs};
+              .integer_operations = 90 * pairs};
 }
 
 Space space(const Sizes&, const Gpu&) {
@@ -87,9 +87,9 @@ const Op moe_align{
         "Pair n = t * top_k + i stands for ids[t, i]. With expert_map it belongs to expert "
         "expert_map[ids[t, i]], without to ids[t, i]; where that, or the id, is negative or too "
         "large, it belongs to none and is left out: experts of other ranks, padding.\n"
-        "  sorted_token_ids: for each expert from 0 on its pairs, ascending, then as many times "
-        "num_rows * top_k as make whole blocks of block_size; an expert without pairs has no "
-        "block\n"
+        "  sorted_token_ids: for each expert from 0 on its pairs, ascending, then as many times\n"
+        "    num_rows * top_k as make whole blocks of block_size; an expert without pairs has "
+        "none\n"
         "  expert_ids: the expert of each block\n"
         "  num_tokens_post_pad[0]: entries of sorted_token_ids that these are\n"
         "Behind them sorted_token_ids holds num_rows * top_k and expert_ids -1, as far as capacity "
