@@ -76,7 +76,8 @@ bool may_be_zero(const Op& op, const Sizes& fixed, const Field& field) {
 int64_t FieldExtent::value(const int64_t* fields) const noexcept {
   int64_t product = scale_;
   for (const Factor& factor : factors_) {
-    const int64_t value = fields[factor.field];
+    const int64_t value =
+        saturating_add(saturating_multiply(fields[factor.field], factor.times), factor.plus);
     const int64_t divided = factor.shift >= 0 && value > 0 ? ((value - 1) >> factor.shift) + 1
                                                            : divide_up(value, factor.divisor);
     product = saturating_multiply(product, std::min(divided, factor.cap));
@@ -173,6 +174,16 @@ FieldExtent FieldResolver::compile(const Extent& extent, std::string_view what) 
                                    .cap = term.cap});
         break;
       case Place::Kind::sum:
+        if (place.summands.size() == 1) {
+          result.factors_.push_back({.field = place.summands.front().field,
+                                     .times = place.summands.front().factor,
+                                     .plus = place.constant,
+                                     .shift = shift_of(term.divisor),
+                                     .divisor = term.divisor,
+                                     .cap = term.cap});
+          break;
+        }
+        [[fallthrough]];
       case Place::Kind::extent:
       case Place::Kind::unknown:
         fail(Status::internal,

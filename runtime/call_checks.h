@@ -29,8 +29,10 @@ class FieldExtent {
 
  private:
   friend class FieldResolver;
-  struct Factor {
+  struct Factor {  // min(ceil((times * field + plus) / divisor), cap)
     int field = 0;
+    int64_t times = 1;
+    int64_t plus = 0;
     int shift = -1;  // divisor is 1 << shift; -1: it is no power of two
     int64_t divisor = 1;
     int64_t cap = 0;

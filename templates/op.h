@@ -54,7 +54,8 @@ int64_t dtype_bytes(DType dtype);
 const char* dtype_name(DType dtype);    // "bf16"
 const char* dtype_c_type(DType dtype);  // "uint16_t": the element type in kiln_ops.h
 
-// offset + scale * product of min(ceil(symbol / divisor), cap). Symbols are sizes or stride fields.
+// offset + scale * product of min(ceil(symbol / divisor), cap). Symbols are sizes, stride fields or
+// derived sizes of the form constant + factor * dynamic size.
 // Saturates instead of overflowing.
 struct Term {
   std::string symbol;

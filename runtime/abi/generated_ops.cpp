@@ -162,7 +162,7 @@ kiln_status kiln_linear_fp8_workspace(kiln_plan* plan, const kiln_linear_fp8_arg
   return call_workspace(plan, 15, args, bytes);
 }
 
-static_assert(sizeof(kiln_moe_align_args) == 80);
+static_assert(sizeof(kiln_moe_align_args) == 96);
 kiln_status kiln_moe_align(kiln_plan* plan, const kiln_moe_align_args* args, void* stream) {
   return call_op(plan, 16, args, stream);
 }
@@ -171,7 +171,7 @@ kiln_status kiln_moe_align_workspace(kiln_plan* plan, const kiln_moe_align_args*
   return call_workspace(plan, 16, args, bytes);
 }
 
-static_assert(sizeof(kiln_moe_combine_args) == 88);
+static_assert(sizeof(kiln_moe_combine_args) == 120);
 kiln_status kiln_moe_combine(kiln_plan* plan, const kiln_moe_combine_args* args, void* stream) {
   return call_op(plan, 17, args, stream);
 }

@@ -1291,49 +1291,59 @@ KILN_API kiln_status kiln_linear_fp8_workspace(kiln_plan *plan, const kiln_linea
 
 /* ---- moe_align ---- */
 
-/* Sorts the pairs of tokens and experts by expert, each expert's padded to whole blocks.
+/* Sorts the pairs of row and expert by expert, the run of each padded to whole blocks, for the
+ * grouped GEMMs of the experts.
  *
- * Pair n = t * top_k + i stands for ids[t, i]. With expert_map it belongs to expert
- * expert_map[ids[t, i]], without to ids[t, i]; where that, or the id, is negative or too large, it
- * belongs to none and is left out: experts of other ranks, padding.
- *   sorted_token_ids: for each expert from 0 on its pairs, ascending, then as many times
- *     num_rows * top_k as make whole blocks of block_size; an expert without pairs has none
- *   expert_ids: the expert of each block
- *   num_tokens_post_pad[0]: entries of sorted_token_ids that these are
- * Behind them sorted_token_ids holds num_rows * top_k and expert_ids -1, as far as capacity goes.
- * capacity is enough with num_rows * top_k + num_experts * (block_size - 1), rounded up to whole
- * blocks; of a smaller one the first entries are written, and num_tokens_post_pad says what is
- * wanted. num_rows * top_k stays below 2^31.
- * One CTA does it all, in one launch.
+ * Pair t * top_k + i is column i of row t of experts. Its expert is e = experts[t, i], with an
+ * expert_map e = expert_map[experts[t, i]], the number of the expert on this rank. A pair is
+ * skipped when experts[t, i] is negative or beyond the map, or e is outside 0 .. num_experts - 1.
+ * With n[e] pairs of expert e and r[e] = n[e] rounded up to block_size:
+ *   start[e]            = r[0] + .. + r[e - 1]
+ *   sorted_token_ids    from start[e] on the n[e] pairs of e in ascending order, then
+ *                       num_rows * top_k as padding up to start[e] + r[e]
+ *   expert_ids[b]       = e for the blocks b of start[e] .. start[e] + r[e] - 1
+ *   num_tokens_post_pad = the sum of all r[e]
+ *   expert_counts[e]    = n[e]
+ * Both lists have room for whatever is routed: num_rows * top_k + num_experts * (block_size - 1)
+ * entries, rounded up to whole blocks. Behind num_tokens_post_pad sorted_token_ids holds num_rows *
+ * top_k and expert_ids -1, so that a kernel in a graph may look at all blocks. The order is that of
+ * a stable sort: it does not depend on the kernels, and no number is left to chance. num_rows 0 is
+ * legal.
  *
  * Formula: ops.md B18.1, (f)11. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
- *   "num_experts": experts of this rank (1 to 1024)
- *   "top_k": experts of a token (1 to 32)
- *   "block_size": entries of a block (1 to 1024)
+ *   "num_experts": experts on this rank (1 to 1024)
+ *   "top_k": experts of a row (1 to 32)
+ *   "block_size": entries of a block, a multiple of 8 (16 to 128)
  */
 typedef struct kiln_moe_align_args {
   /* sizeof of this struct */
   uint64_t struct_bytes;
-  /* in, i32 [num_rows, top_k]: chosen experts; negative: none */
-  const int32_t *ids;
-  /* elements of ids from one row to the next */
-  int64_t ids_stride;
-  /* in, i32 [num_global_experts]: expert of this rank for each expert; negative: of another;
-   * NULL is legal */
+  /* in, i32 [num_rows, top_k]: experts of each row; negative: none */
+  const int32_t *experts;
+  /* elements of experts from one row to the next */
+  int64_t experts_stride;
+  /* in, i32 [num_global_experts]: of each expert its number on this rank, negative: another
+   * rank's; NULL: they are the same; NULL is legal */
   const int32_t *expert_map;
-  /* out, i32 [capacity]: pairs by expert */
+  /* out, i32 [entries]: pairs by expert, padded; room for num_rows * top_k + num_experts *
+   * (block_size - 1), rounded up to block_size; 16-byte aligned */
   int32_t *sorted_token_ids;
-  /* out, i32 [blocks]: expert of each block */
+  /* out, i32 [blocks]: expert of each block; room for sorted_token_ids / block_size; -1: none;
+   * 16-byte aligned */
   int32_t *expert_ids;
-  /* out, i32 [1]: entries that belong to blocks */
+  /* out, i32 [1]: entries of all runs, padding included */
   int32_t *num_tokens_post_pad;
-  /* rows (tokens), padding included; 0 to 67108863 */
+  /* out, i32 [num_experts]: pairs of each expert; NULL is legal */
+  int32_t *expert_counts;
+  /* rows, padding included; 0 to 33554432 */
   int64_t num_rows;
   /* entries of expert_map; 0 to 2147483647 */
   int64_t num_global_experts;
-  /* entries of sorted_token_ids; 0 to 2147483647 */
-  int64_t capacity;
+  /* scratch of the call, 256-byte aligned; NULL when it needs none */
+  void *workspace;
+  /* its size; at least what kiln_moe_align_workspace answers */
+  uint64_t workspace_bytes;
 } kiln_moe_align_args;
 
 /* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
@@ -1346,51 +1356,68 @@ typedef struct kiln_moe_align_args {
 KILN_API kiln_status kiln_moe_align(kiln_plan *plan, const kiln_moe_align_args *args,
                                     void *stream);
 
-/* *bytes = 0: this op needs no workspace.
- * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+/* Bytes of workspace that a call with these sizes, or smaller ones, needs; pointers and strides
+ * in args are not looked at. Touches no device.
+ * KILN_INVALID_ARGUMENT, KILN_NOT_PREPARED (it depends on the kernels: prepare first),
+ * KILN_CLOSED, KILN_FORKED. */
 KILN_API kiln_status kiln_moe_align_workspace(kiln_plan *plan, const kiln_moe_align_args *args,
                                               uint64_t *bytes);
 
 /* ---- moe_combine ---- */
 
-/* Adds the outputs of a token's experts and of the shared one in a fixed order.
+/* Adds what the experts of each row have made of it, and the shared expert.
  *
- * For row t and column d, in fp32 from 0 on, every sum rounded:
- *   the pairs[t, i, d] of which ids[t, i] >= 0, by ascending ids[t, i], of equal ids by ascending i
- *   then shared[t, d], where shared is not NULL
- *   y[t, d] = bf16 of the sum
- * A negative id contributes nothing, whatever its row of pairs holds. Routing weights are in the
- * pairs already. The order does not depend on where the router put an expert, nor on the kernel.
- * With experts split over ranks the ids of other ranks are -1, and shared is added by one of them.
+ *   sum[t]   = 0 + pairs[t, i1] + pairs[t, i2] + ..    in fp32, one after the other
+ *   y[t]     = bf16(sum[t] + shared[t])                with result "bf16"
+ *   y_f32[t] = sum[t]                                  with result "f32"
+ * over the columns i of row t in ascending order of experts[t, i], of equal ones the first column
+ * first. A column adds nothing when its expert is negative, or, with an expert_map, beyond the map
+ * or negative there; whatever its row of pairs holds, it is not read. A row without any has sum 0.
+ * shared NULL: nothing is added.
+ * pairs holds results that the routing weights have multiplied (they enter before the down
+ * projection). With experts spread over ranks, every rank adds those that its expert_map names, the
+ * one of its moe_align; "f32" is for sums that are added over the ranks before the shared expert.
+ * The order does not depend on the kernels nor on the other rows.
  *
  * Formula: ops.md B18.3, (f)11. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
- *   "columns": columns of a row; a multiple of 8 (8 to 16384)
- *   "top_k": experts of a token (1 to 32)
+ *   "top_k": experts of a row (1 to 32)
+ *   "hidden_size": columns of a row, a multiple of 8 (8 to 16384)
+ *   "result": what is written ("bf16", "f32")
  */
 typedef struct kiln_moe_combine_args {
   /* sizeof of this struct */
   uint64_t struct_bytes;
-  /* in, bf16 [num_rows, top_k, columns]: output of each token's experts; 16-byte aligned */
+  /* in, bf16 [num_rows, top_k, hidden_size]: result of each expert of each row; 16-byte aligned */
   const uint16_t *pairs;
   /* elements of pairs from one row to the next; a multiple of 8 */
   int64_t pairs_stride0;
-  /* elements of pairs from one pair to the next; a multiple of 8 */
+  /* elements of pairs from one column to the next; a multiple of 8 */
   int64_t pairs_stride1;
   /* in, i32 [num_rows, top_k]: expert of each pair; negative: none */
-  const int32_t *ids;
-  /* elements of ids from one row to the next */
-  int64_t ids_stride;
-  /* in, bf16 [num_rows, columns]: output of the shared expert; NULL is legal; 16-byte aligned */
+  const int32_t *experts;
+  /* elements of experts from one row to the next */
+  int64_t experts_stride;
+  /* in, i32 [num_experts]: of each expert its number on this rank, negative: another rank's;
+   * NULL: all are here; NULL is legal */
+  const int32_t *expert_map;
+  /* in, bf16 [num_rows, hidden_size]: result of the shared expert; only with result bf16, else
+   * NULL; NULL is legal; 16-byte aligned */
   const uint16_t *shared;
   /* elements of shared from one row to the next; a multiple of 8 */
   int64_t shared_stride;
-  /* out, bf16 [num_rows, columns]: the sums; 16-byte aligned */
+  /* out, bf16 [num_rows, hidden_size]: result; only with result bf16, else NULL; 16-byte aligned */
   uint16_t *y;
   /* elements of y from one row to the next; a multiple of 8 */
   int64_t y_stride;
-  /* rows (tokens), padding included; 0 to 2147483647 */
+  /* out, f32 [num_rows, hidden_size]: result; only with result f32, else NULL; 16-byte aligned */
+  float *y_f32;
+  /* elements of y_f32 from one row to the next; a multiple of 4 */
+  int64_t y_f32_stride;
+  /* rows, padding included; 0 to 33554431 */
   int64_t num_rows;
+  /* entries of expert_map; 0 to 2147483647 */
+  int64_t num_experts;
 } kiln_moe_combine_args;
 
 /* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
@@ -1410,48 +1437,56 @@ KILN_API kiln_status kiln_moe_combine_workspace(kiln_plan *plan, const kiln_moe_
 
 /* ---- moe_route ---- */
 
-/* Chooses the experts of each token from the router's logits, and their weights.
+/* Chooses the top-k experts of each row from the router's logits, and their weights.
  *
- * For row t and expert e, in fp32:
- *   s[e] = sqrt(softplus(logits[t, e])), softplus(x) = x where x > 20, else log(1 + exp(x))
- *   key[e] = s[e] + (is_image[t] ? image_bias[e] : bias[e])
- *   ids[t] = the top_k experts of the largest keys, descending; equal keys by ascending expert
- *   weights[t, i] = s[ids[t, i]] / (sum over i of s[ids[t, i]] + 1e-20) * 1.5
- * A logit that is NaN has score 0 and is never chosen, nor is a key of minus infinity or NaN. Where
- * fewer than top_k are left, the other ids are -1 with weight 0, as are all of a row where
- * is_valid[t] is 0: they are padding and no expert's. is_image, image_bias and is_valid may be
- * NULL: no image, the same bias, all valid.
- * The same logits give the same ids and weights on every rank and in every batch.
+ * For row t, where is_valid[t] is not 0 (NULL: everywhere):
+ *   s[e]          = sqrt(ln(1 + exp(logits[t, e])))
+ *   key[e]        = s[e] + (is_image[t] != 0 ? bias_image[e] : bias[e])
+ *   experts[t]    = the top_k experts of the largest keys, the largest first
+ *   weights[t, i] = s[experts[t, i]] / (sum + 1e-20) * 1.5
+ * where sum adds the s of the chosen experts, the first one first. Of equal keys the lower expert
+ * is the larger. An expert whose key is NaN or -infinity is never chosen: one with a logit of NaN,
+ * one that a bias of -infinity shuts out. Where fewer than top_k are left, the remaining experts
+ * are -1 with weight 0.
+ * Other rows are padding: experts all -1, weights all 0, whatever their logits hold.
+ * s is within 3e-7 of the formula (relative), also where exp(logit) is far below the least number
+ * of fp32, down to logits of -174, below which s is subnormal; no step depends on the GPU or on the
+ * other rows, so that all ranks and all batches choose the same experts from the same logits. A
+ * chosen logit of +infinity has a weight of NaN, those beside it 0, as the formula says.
+ * Biases enter the choice, never the weights. There is no limit of groups. The logits want fp32
+ * sums of products of the bf16 hidden state and router weight.
  *
  * Formula: ops.md B17, (f)10. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
  *   "num_experts": experts (1 to 1024)
- *   "top_k": experts of a token (1 to 32)
+ *   "top_k": experts of a row, at most num_experts (1 to 32)
  */
 typedef struct kiln_moe_route_args {
   /* sizeof of this struct */
   uint64_t struct_bytes;
-  /* in, f32 [num_rows, num_experts]: of the router, accumulated in fp32 */
+  /* in, f32 [num_rows, num_experts]: router logits */
   const float *logits;
   /* elements of logits from one row to the next */
   int64_t logits_stride;
-  /* in, f32 [num_experts]: added to scores for the choice alone */
+  /* in, f32 [num_experts]: what a key adds to the score */
   const float *bias;
-  /* in, f32 [num_experts]: bias of rows that are images; NULL: bias; NULL is legal */
-  const float *image_bias;
-  /* in, u8 [num_rows]: not 0: the row is an image position; NULL: none is; NULL is legal */
+  /* in, f32 [num_experts]: the same for the rows of images; NULL: bias is for all rows; NULL is
+   * legal */
+  const float *bias_image;
+  /* in, u8 [num_rows]: not 0 for a row whose token stands for a part of an image; NULL: no row
+   * is; NULL is legal */
   const uint8_t *is_image;
-  /* in, u8 [num_rows]: 0: the row is padding; NULL: none is; NULL is legal */
+  /* in, u8 [num_rows]: 0 for a row of padding; NULL: no row is; NULL is legal */
   const uint8_t *is_valid;
-  /* out, i32 [num_rows, top_k]: chosen experts, -1 where there is none */
-  int32_t *ids;
-  /* elements of ids from one row to the next */
-  int64_t ids_stride;
-  /* out, f32 [num_rows, top_k]: their weights; rms error at most 1e-06 of the output's rms */
+  /* out, i32 [num_rows, top_k]: chosen experts by descending key; -1: none */
+  int32_t *experts;
+  /* elements of experts from one row to the next */
+  int64_t experts_stride;
+  /* out, f32 [num_rows, top_k]: their weights; 0 where there is none */
   float *weights;
   /* elements of weights from one row to the next */
   int64_t weights_stride;
-  /* rows (tokens), padding included; 0 to 2147483647 */
+  /* rows, padding included; 0 to 2147483647 */
   int64_t num_rows;
 } kiln_moe_route_args;
 

@@ -1,7 +1,8 @@
-// Sorts the pairs of tokens and experts by expert, each expert's padded to whole blocks (ops.md
-// B18.1).
+// Sorts the pairs of row and expert by expert and pads the run of each expert to whole blocks, for
+// grouped GEMMs (ops.md B18.1, bit-exact).
+//   sorted_token_ids  the pairs of expert 0, padding, those of expert 1, padding ..
+//   expert_ids        the expert of each block of sorted_token_ids
 #include <algorithm>
-#include <limits>
 
 #include "templates/op.h"
 
@@ -12,68 +13,106 @@ extern const Op moe_align;
 namespace {
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMostExperts = 1024;
-constexpr int64_t kMostTopK = 32;
-constexpr int64_t kWarp = 32;
-constexpr int64_t kSharedBytes = 48 << 10;
+constexpr int64_t kMostRows = int64_t{1} << 25;  // times 32 pairs: all numbers fit an int32
+constexpr int64_t kMostCtas = 256;               // whatever the number of rows
+constexpr int64_t kMaxSmem = 48 << 10;
 
-int64_t shared_bytes(const Sizes& s, int64_t warps) { return 4 * (s["E"] * (warps + 2) + 1); }
+int64_t vectors(const Sizes& s) { return (s["E"] + 3) / 4; }
 
-std::vector<Sizes> model_shapes(int) {
-  std::vector<Sizes> shapes;
-  for (const int64_t block : {16, 32, 64, 128})
-    shapes.push_back({{"E", 384}, {"top_k", 6}, {"block", block}});
-  shapes.push_back({{"E", 128}, {"top_k", 3}, {"block", 16}});
-  return shapes;
+// As kernel.cu declares it: three numbers of an expert, the counts of its warps.
+int64_t smem_bytes(const Sizes& s, const Config& c) {
+  return s["E"] * (12 + c["threads"] / 32) + 4 * 32;
 }
 
 Cost cost(const Sizes& s) {
-  const double pairs = static_cast<double>(s["T"]) * static_cast<double>(s["top_k"]);
-  const double capacity = static_cast<double>(s["P"]);
+  const double pairs = static_cast<double>(s["T"]) * static_cast<double>(s["K"]);
+  const double entries = pairs + static_cast<double>(s["E"]) * static_cast<double>(s["block"] - 1);
   return Cost{.warm_read_bytes = 4 * pairs,
-              .write_bytes = 4 * capacity * (1 + 1 / static_cast<double>(s["block"])),
-              .integer_operations = 90 * pairs};
+              .write_bytes = 4 * (entries + entries / static_cast<double>(s["block"]) + 1),
+              .integer_operations = 4 * pairs};
 }
 
 Space space(const Sizes&, const Gpu&) {
   Space space;
-  space.axes = {{"warps", {4, 8, 16, 32}, "warps of the CTA, one range of pairs each"}};
+  space.axes = {
+      {"threads", {128, 256, 512}, "threads of a CTA"},
+      {"rows_per_cta", {8, 16, 32, 64, 128, 256}, "rows whose pairs a CTA places"},
+      {"more_ctas", {1, 8, 32}, "CTAs beyond those of the rows; they share all work"},
+      {"counted",
+       {0, 1},
+       "1: a kernel before counts the pairs of each CTA; 0: each CTA counts all of them"},
+  };
   space.rules = {
-      {"the counters would be more than 48 KB",
+      {"its shared memory would be beyond 48 KB",
+       [](const Sizes& s, const Config& c, const Gpu&) { return smem_bytes(s, c) <= kMaxSmem; }},
+      {"threads of a CTA would have no pair",
        [](const Sizes& s, const Config& c, const Gpu&) {
-         return shared_bytes(s, c["warps"]) <= kSharedBytes;
+         return c["threads"] == 128 || c["threads"] < 2 * c["rows_per_cta"] * s["K"];
        }},
   };
   return space;
 }
 
 Config default_config(const Sizes& s) {
-  int64_t warps = 16;
-  while (shared_bytes(s, warps) > kSharedBytes) warps /= 2;
-  return {{"warps", warps}};
+  return {
+      {"threads", s["K"] < 2 ? 128 : 256}, {"rows_per_cta", 128}, {"more_ctas", 8}, {"counted", 1}};
 }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
-  KernelLaunch kernel{.file = "kernel.cu", .entry = "moe_align"};
-  kernel.constants = {constant("num_experts", s["E"]), constant("top_k", s["top_k"]),
-                      constant("block_size", s["block"]), constant("warps", c["warps"])};
-  kernel.grid_x = {.offset = 1, .scale = 0};
-  kernel.threads = static_cast<int>(kWarp * c["warps"]);
-  return LaunchPlan{.kernels = {kernel}, .reduction_signature = ""};
+  const bool is_counted = c["counted"] != 0;
+  const std::vector<jit::Constant> constants{constant("experts", s["E"]),
+                                             constant("top_k", s["K"]),
+                                             constant("block", s["block"]),
+                                             constant("threads", c["threads"]),
+                                             {"is_counted", "bool", is_counted ? "true" : "false"}};
+  const Extent grid{.offset = c["more_ctas"],
+                    .terms = {{.symbol = "T", .divisor = c["rows_per_cta"], .cap = kMostCtas}}};
+  LaunchPlan plan;
+  if (is_counted) {
+    KernelLaunch count{.file = "count.cu", .entry = "moe_align_count"};
+    count.constants = constants;
+    count.grid_x = grid;
+    count.threads = static_cast<int>(c["threads"]);
+    count.instructions_per_thread = 60;
+    plan.kernels.push_back(std::move(count));
+    // Of each CTA the pairs of each expert.
+    const int64_t of_cta = 16 * vectors(s);
+    plan.workspace_bytes = {.offset = grid.offset * of_cta, .scale = of_cta, .terms = grid.terms};
+  }
+  KernelLaunch align{.file = "kernel.cu", .entry = "moe_align"};
+  align.constants = constants;
+  align.grid_x = grid;
+  align.threads = static_cast<int>(c["threads"]);
+  plan.kernels.push_back(std::move(align));
+  return plan;
 }
 
 ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
-  const double pairs = static_cast<double>(s["T"]) * static_cast<double>(s["top_k"]);
-  const double of_lane = pairs / static_cast<double>(kWarp * c["warps"]);
-  const double filled = static_cast<double>(s["P"]) / static_cast<double>(kWarp * c["warps"]);
-  return ModelHints{.bytes_in_flight_per_thread = 16,
-                    .instructions_per_thread = 300 + 90 * of_lane + 4 * filled,
-                    .dependent_loads = 3};
+  const double threads = static_cast<double>(c["threads"]);
+  const double pairs = static_cast<double>(s["T"] * s["K"]);
+  const double ctas = static_cast<double>(
+      c["more_ctas"] + std::min(kMostCtas, (s["T"] + c["rows_per_cta"] - 1) / c["rows_per_cta"]));
+  const double counting =
+      c["counted"] != 0 ? ctas * static_cast<double>(vectors(s)) / threads : pairs / threads;
+  const double placing = pairs / ctas / threads;
+  return ModelHints{.bytes_in_flight_per_thread = 32,
+                    .instructions_per_thread = 300 + 12 * counting + 60 * placing,
+                    .dependent_loads = 3 + counting / 8 + placing};
 }
 
-// Whole blocks of the capacity; the last may be a part of one.
-Extent blocks(const Sizes& fixed) {
-  return {.terms = {{.symbol = "P", .divisor = fixed["block"]}}};
+void check_fixed(const Sizes& s) {
+  if (s["block"] % 8 == 0) return;
+  fail(Status::invalid_argument, "moe_align: block_size is {}, but has to be a multiple of 8",
+       s["block"]);
+}
+
+Extent in_blocks(const Sizes& s, int64_t scale) {
+  return {.scale = scale, .terms = {{.symbol = "padded_pairs", .divisor = s["block"]}}};
+}
+
+Arg entries(Arg arg) {
+  arg.align_bytes = 16;
+  return arg;
 }
 
 }  // namespace
@@ -82,46 +121,61 @@ const Op moe_align{
     .name = "moe_align",
     .version = 1,
     .summary =
-        "Sorts the pairs of tokens and experts by expert, each expert's padded to whole blocks.",
+        "Sorts the pairs of row and expert by expert, the run of each padded to whole "
+        "blocks, for the grouped GEMMs of the experts.",
     .doc =
-        "Pair n = t * top_k + i stands for ids[t, i]. With expert_map it belongs to expert "
-        "expert_map[ids[t, i]], without to ids[t, i]; where that, or the id, is negative or too "
-        "large, it belongs to none and is left out: experts of other ranks, padding.\n"
-        "  sorted_token_ids: for each expert from 0 on its pairs, ascending, then as many times\n"
-        "    num_rows * top_k as make whole blocks of block_size; an expert without pairs has "
-        "none\n"
-        "  expert_ids: the expert of each block\n"
-        "  num_tokens_post_pad[0]: entries of sorted_token_ids that these are\n"
-        "Behind them sorted_token_ids holds num_rows * top_k and expert_ids -1, as far as capacity "
-        "goes. capacity is enough with num_rows * top_k + num_experts * (block_size - 1), rounded "
-        "up to whole blocks; of a smaller one the first entries are written, and "
-        "num_tokens_post_pad says what is wanted. num_rows * top_k stays below 2^31.\n"
-        "One CTA does it all, in one launch.",
+        "Pair t * top_k + i is column i of row t of experts. Its expert is e = experts[t, i], "
+        "with an expert_map e = expert_map[experts[t, i]], the number of the expert on this rank. "
+        "A pair is skipped when experts[t, i] is negative or beyond the map, or e is outside 0 .. "
+        "num_experts - 1. With n[e] pairs of expert e and r[e] = n[e] rounded up to block_size:\n"
+        "  start[e]            = r[0] + .. + r[e - 1]\n"
+        "  sorted_token_ids    from start[e] on the n[e] pairs of e in ascending order, then\n"
+        "                      num_rows * top_k as padding up to start[e] + r[e]\n"
+        "  expert_ids[b]       = e for the blocks b of start[e] .. start[e] + r[e] - 1\n"
+        "  num_tokens_post_pad = the sum of all r[e]\n"
+        "  expert_counts[e]    = n[e]\n"
+        "Both lists have room for whatever is routed: num_rows * top_k + num_experts * "
+        "(block_size - 1) entries, rounded up to whole blocks. Behind num_tokens_post_pad "
+        "sorted_token_ids holds num_rows * top_k and expert_ids -1, so that a kernel in a graph "
+        "may look at all blocks. The order is that of a stable sort: it does not depend on the "
+        "kernels, and no number is left to chance. num_rows 0 is legal.",
     .source = "ops.md B18.1, (f)11",
     .sizes =
         {
-            stepped(fixed("E", "num_experts", "experts of this rank", 1, kMostExperts), "expert"),
-            stepped(fixed("top_k", "top_k", "experts of a token", 1, kMostTopK), "choice"),
-            fixed("block", "block_size", "entries of a block", 1, 1024),
-            stepped(dynamic("T", "num_rows", "rows (tokens), padding included", 0,
-                            kMaxInt32 / kMostTopK),
-                    "row"),
+            fixed("E", "num_experts", "experts on this rank", 1, 1024),
+            fixed("K", "top_k", "experts of a row", 1, 32),
+            fixed("block", "block_size", "entries of a block, a multiple of 8", 16, 128),
+            stepped(dynamic("T", "num_rows", "rows, padding included", 0, kMostRows), "row"),
             dynamic("G", "num_global_experts", "entries of expert_map", 0, kMaxInt32),
-            dynamic("P", "capacity", "entries of sorted_token_ids", 0, kMaxInt32),
-            derived("blocks", "block", blocks),
+            derived("padded_pairs", "entry",
+                    [](const Sizes& s) { return s["T"] * s["K"] + s["E"] * (s["block"] - 1); }),
+            derived("entries", "entry", [](const Sizes& s) { return in_blocks(s, s["block"]); }),
+            derived("blocks", "block", [](const Sizes& s) { return in_blocks(s, 1); }),
             derived("1", "number", [](const Sizes&) { return int64_t{1}; }),
         },
     .args =
         {
-            in("ids", DType::i32, "T top_k", "chosen experts; negative: none"),
+            in("experts", DType::i32, "T K", "experts of each row; negative: none"),
             optional(in("expert_map", DType::i32, "G",
-                        "expert of this rank for each expert; negative: of another")),
-            out("sorted_token_ids", DType::i32, "P", "pairs by expert"),
-            out("expert_ids", DType::i32, "blocks", "expert of each block"),
-            out("num_tokens_post_pad", DType::i32, "1", "entries that belong to blocks"),
+                        "of each expert its number on this rank, negative: another rank's; NULL: "
+                        "they are the same")),
+            entries(out("sorted_token_ids", DType::i32, "entries",
+                        "pairs by expert, padded; room for num_rows * top_k + num_experts * "
+                        "(block_size - 1), rounded up to block_size")),
+            entries(out("expert_ids", DType::i32, "blocks",
+                        "expert of each block; room for sorted_token_ids / block_size; -1: none")),
+            out("num_tokens_post_pad", DType::i32, "1", "entries of all runs, padding included"),
+            optional(out("expert_counts", DType::i32, "E", "pairs of each expert")),
         },
-    .buckets = {{"T", {1, 16, 256, 4096}}},
-    .model_shapes = model_shapes,
+    .buckets = {{"T", {1, 4, 16, 64, 256, 1024, 4096}}},
+    .has_workspace = true,
+    .model_shapes =
+        [](int) {
+          return std::vector<Sizes>{{{"E", 384}, {"K", 6}, {"block", 16}},
+                                    {{"E", 384}, {"K", 6}, {"block", 64}},
+                                    {{"E", 128}, {"K", 3}, {"block", 16}}};
+        },
+    .check_fixed = check_fixed,
     .cost = cost,
     .space = space,
     .default_config = default_config,

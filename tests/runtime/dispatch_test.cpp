@@ -48,6 +48,32 @@ TEST(FieldExtent, SameValueAsTheDescription) {
   }
 }
 
+TEST(FieldExtent, SumOfOneSizeIsRoundedUp) {
+  Op op = op_of_sizes([](const Sizes& s) { return s["F"] * s["A"] + 5000; });
+  op.sizes.push_back(templates::derived("P", "", [](const Sizes&) {
+    return Extent{.scale = 48, .terms = {{"D", 48}}};
+  }));
+  std::mt19937_64 random(20241201);
+  for (int round = 0; round < 2000; ++round) {
+    const Sizes fixed{{"F", 1 + static_cast<int64_t>(random() % 40)}};
+    const auto a = static_cast<int64_t>(random() >> (1 + random() % 60));
+    const int64_t fields[] = {24, a, 1};
+    const FieldResolver::Place place = FieldResolver(op, fixed).find("P");
+    ASSERT_EQ(place.kind, FieldResolver::Place::Kind::extent);
+    if (a < int64_t{1} << 56) {
+      const int64_t entries = fixed["F"] * a + 5000;
+      ASSERT_EQ(place.extent.value(fields), (entries + 47) / 48 * 48) << a;
+    }
+    ASSERT_GE(place.extent.value(fields), 5000);
+  }
+}
+
+TEST(FieldExtent, SumOfTwoSizesIsRefused) {
+  const Op op = op_of_sizes([](const Sizes& s) { return s["A"] + s["B"]; });
+  const FieldResolver resolver(op, {{"F", 1}});
+  EXPECT_THROW(resolver.compile({.terms = {{"D", 16}}}, "grid"), Error);
+}
+
 TEST(FieldResolver, DerivedSumsAreComputedFromFields) {
   const Op op = op_of_sizes([](const Sizes& s) { return 3 * s["A"] + s["F"] * s["B"] - 5; });
   const FieldResolver::Place place = FieldResolver(op, {{"F", 528}}).find("D");
