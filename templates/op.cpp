@@ -102,8 +102,12 @@ const Arg* Op::find_arg(std::string_view arg_name) const {
   return nullptr;
 }
 
-const Tolerance& Op::tolerance_of(const Arg& arg) const {
-  return arg.tolerance.has_value() ? *arg.tolerance : tolerance;
+Tolerance Op::tolerance_of(const Sizes& fixed) const {
+  return tolerance_in != nullptr ? tolerance_in(fixed) : tolerance;
+}
+
+Tolerance Op::tolerance_of(const Arg& arg, const Sizes& fixed) const {
+  return arg.tolerance.has_value() ? *arg.tolerance : tolerance_of(fixed);
 }
 
 const std::string* Size::name_of(int64_t value_wanted) const {

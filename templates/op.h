@@ -227,6 +227,7 @@ struct Op {
   // elsewhere when tuning asks for it.
   enum class Invariance { on_request, always } invariance = Invariance::on_request;
   Tolerance tolerance = bit_exact;
+  Tolerance (*tolerance_in)(const Sizes& fixed) = nullptr;  // optional; instead, of a shape
 
   std::vector<Sizes> (*model_shapes)(int tensor_parallel) =
       nullptr;                                        // fixed sizes of DeepSeek-V4.1-Flash
@@ -240,7 +241,8 @@ struct Op {
 
   const Size* find_size(std::string_view symbol_or_field) const;
   const Arg* find_arg(std::string_view arg) const;
-  const Tolerance& tolerance_of(const Arg& arg) const;
+  Tolerance tolerance_of(const Arg& arg, const Sizes& fixed) const;
+  Tolerance tolerance_of(const Sizes& fixed) const;  // of outputs without one of their own
 };
 
 // Short forms for the tables.
@@ -256,7 +258,7 @@ Arg out(std::string name, DType dtype, std::string_view dims, std::string doc);
 Arg only_in(const ShapeCondition& condition, Arg arg);
 Arg vectors(Arg arg, int64_t stride_multiple);  // read or written 16 bytes at a time
 Arg cold(Arg arg);
-Arg inout(Arg arg);  // of an input: is written too
+Arg inout(Arg arg);     // of an input: is written too
 Arg optional(Arg arg);  // may be NULL
 Arg to_within(Arg arg, double relative_rms);
 jit::Constant constant(std::string name, int64_t value);  // an int

@@ -522,7 +522,7 @@ void Search::disprove(const Job& job, const Candidate& candidate, const std::str
                            .by = level(),
                            .passed = false,
                            .detail = detail,
-                           .tolerance = job.op->tolerance.text(),
+                           .tolerance = job.op->tolerance_of(job.fixed).text(),
                            .card = info.name,
                            .driver = info.driver});
 }
@@ -631,7 +631,7 @@ void Search::rank(const Job& job, const std::vector<Entrant>& field, ProblemRepo
                                     .by = cache::Verified::simulator,
                                     .passed = true,
                                     .detail = ranked[i]->proof.detail,
-                                    .tolerance = job.op->tolerance.text(),
+                                    .tolerance = job.op->tolerance_of(job.fixed).text(),
                                     .worst_error = ranked[i]->proof.worst_error,
                                     .card = worker_->info().name,
                                     .driver = worker_->info().driver});
@@ -895,7 +895,7 @@ void Search::store_measured(const Job& job, const std::vector<Entrant>& finalist
                                     .by = level(),
                                     .passed = true,
                                     .detail = finalists[i].proof.detail,
-                                    .tolerance = job.op->tolerance.text(),
+                                    .tolerance = job.op->tolerance_of(job.fixed).text(),
                                     .worst_error = finalists[i].proof.worst_error,
                                     .card = info.name,
                                     .driver = info.driver});

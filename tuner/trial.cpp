@@ -226,7 +226,7 @@ void PreparedCase::prove_oracle(const RunnablePlan& oracle) {
 void PreparedCase::check_reference(const Tensor& tensor, const Poison& poison) {
   const Arg& arg = *tensor.plan.arg;
   if (kit_.expected == nullptr || tensor.plan.layout.elements == 0) return;
-  const Tolerance& tolerance = op_.tolerance_of(arg);
+  const Tolerance tolerance = op_.tolerance_of(arg, case_.sizes);
   const int64_t element_bytes = templates::dtype_bytes(arg.dtype);
   std::vector<std::byte> got(static_cast<size_t>(tensor.alloc_bytes()));
   tools_.device().copy_to_host(got.data(), tensor.first.get(), tensor.alloc_bytes());
@@ -328,7 +328,7 @@ RunVerdict PreparedCase::compare_outputs(const Poison& poison) {
   for (const Tensor& tensor : tensors_) {
     const Arg& arg = *tensor.plan.arg;
     if (!is_output(arg)) continue;
-    const Tolerance& tolerance = op_.tolerance_of(arg);
+    const Tolerance tolerance = op_.tolerance_of(arg, case_.sizes);
     const int64_t elements = tensor.alloc_bytes() / templates::dtype_bytes(arg.dtype);
     const Comparison c =
         tools_.compare(tensor.memory.get(), tensor.first.get(), tensor.second.get(), elements,

@@ -189,7 +189,7 @@ std::vector<VerifyRow> verify(cache::Store& store, const VerifyOptions& options)
                                 .by = level,
                                 .passed = row.passed,
                                 .detail = row.detail,
-                                .tolerance = proof.op->tolerance.text(),
+                                .tolerance = proof.op->tolerance_of(proof.work.fixed).text(),
                                 .worst_error = verdict.worst_error,
                                 .card = worker.info().name,
                                 .driver = worker.info().driver});

@@ -72,7 +72,7 @@ class OutputCheck {
       : kit_(kit),
         case_(c),
         arg_(arg),
-        tolerance_(kit.op->tolerance_of(arg)),
+        tolerance_(kit.op->tolerance_of(arg, c.sizes)),
         poison_(static_cast<size_t>(templates::dtype_bytes(arg.dtype)), std::byte{poison}) {}
 
   // False, with a failure of the test, when the element is wrong.
@@ -105,7 +105,7 @@ class OutputCheck {
   const templates::Kit& kit_;
   const templates::Case& case_;
   const templates::Arg& arg_;
-  const templates::Tolerance& tolerance_;
+  const templates::Tolerance tolerance_;
   std::vector<std::byte> poison_;
   double error_squares_ = 0, want_squares_ = 0;
 };

@@ -547,12 +547,12 @@ using Outputs = std::map<std::string, std::vector<std::byte>>;
 
 // Outputs without a tolerance to the bit; of the others, which each add in their own order, at most
 // twice what one may be off. Poison is the same on both, and finite.
-void expect_alike(const Op& op, const Outputs& on_gpu, const Outputs& on_simulator,
-                  const std::string& what) {
+void expect_alike(const Op& op, const Sizes& fixed, const Outputs& on_gpu,
+                  const Outputs& on_simulator, const std::string& what) {
   for (const auto& [name, real] : on_gpu) {
     const std::vector<std::byte>& simulated = on_simulator.at(name);
     const templates::Arg& arg = *op.find_arg(name);
-    const templates::Tolerance& tolerance = op.tolerance_of(arg);
+    const templates::Tolerance tolerance = op.tolerance_of(arg, fixed);
     if (tolerance.kind == templates::Tolerance::Kind::bit_exact) {
       EXPECT_TRUE(real == simulated) << what << ": " << name;
       continue;
@@ -615,7 +615,7 @@ struct TwoBenches {
       check(real, *on_gpu);
       check(simulated, *on_simulator);
       if (testing::Test::HasFatalFailure()) return compared;
-      expect_alike(op, on_gpu->outputs(), on_simulator->outputs(), what);
+      expect_alike(op, call.sizes, on_gpu->outputs(), on_simulator->outputs(), what);
       ++compared;
     }
     return compared;
