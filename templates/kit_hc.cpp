@@ -1,5 +1,6 @@
 #include "templates/kit_hc.h"
 
+#include <array>
 #include <cmath>
 
 #include "templates/kit_batch.h"
@@ -168,14 +169,20 @@ uint16_t hc_mean_bits(const Case& c, int64_t t, int64_t column) {
   return float_to_bf16(sum);
 }
 
-float hc_sqrsum(const Case& c, int64_t t) {
-  float sum = 0;
-  for (int64_t j = 0; j < kStreams; ++j) {
-    const float of_stream = norm_sum_of_squares(
-        [&](int64_t column) { return hc_mixed_bits(c, t, j, column); }, c.sizes["K"]);
-    sum = j == 0 ? of_stream : sum + of_stream;
+float hc_sqrsum(const Case& c, int64_t t, int64_t part) {
+  constexpr int64_t kPieces = 32, kPiece = 8;
+  std::array<float, kPieces> sums{};
+  for (int64_t piece = 0; piece < kPieces; ++piece) {
+    const int64_t first = (part * kPieces + piece) * kPiece;
+    if (first >= c.sizes["K"]) break;
+    for (int64_t j = 0; j < kStreams; ++j) {
+      sums[static_cast<size_t>(piece)] += norm_sum_of_squares(
+          [&](int64_t column) { return hc_mixed_bits(c, t, j, first + column); }, kPiece);
+    }
   }
-  return sum;
+  for (size_t half = kPieces / 2; half > 0; half /= 2)
+    for (size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+  return sums[0];
 }
 
 double hc_normed(const Case& c, HcStreamsOf streams, const Arg& arg,

@@ -27,7 +27,7 @@ uint16_t hc_mixed_bits(const Case& c, int64_t t, int64_t j, int64_t column);
 enum class HcStreamsOf : int64_t { input, mixed };
 uint16_t hc_folded_bits(const Case& c, HcStreamsOf streams, int64_t t, int64_t column);
 uint16_t hc_mean_bits(const Case& c, int64_t t, int64_t column);
-float hc_sqrsum(const Case& c, int64_t t);
+float hc_sqrsum(const Case& c, int64_t t, int64_t part);  // of 256 columns
 // Element of x, x_codes or x_scales: the norm of the fold, and its Q8a.
 double hc_normed(const Case& c, HcStreamsOf streams, const Arg& arg,
                  std::span<const int64_t> index);

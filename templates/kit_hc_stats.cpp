@@ -11,13 +11,16 @@ namespace {
 constexpr int64_t kStreams = 4;
 constexpr size_t kGates = 24;
 
+// Columns of h and fn: all streams, or the first layer's one.
+int64_t width_of(const Case& c) { return c.sizes.get("S", kStreams) * c.sizes["K"]; }
+
 enum Stream : uint64_t { kFn = 100, kScale, kBase };  // beside those of the kits
 
 HcFn fn_of(const Case& c) { return static_cast<HcFn>(c.knobs.get("fn", 0)); }
 
 // All 24 bits of it.
 float fn_value(const Case& c, int64_t k, int64_t column) {
-  const int64_t width = kStreams * c.sizes["K"];
+  const int64_t width = width_of(c);
   const uint64_t draw = counter_bits(c.seed, kFn, static_cast<uint64_t>(k * width + column));
   const auto magnitude = static_cast<float>(static_cast<double>(draw >> 40) * 0x1p-24);
   const float scaled = magnitude * 4 / std::sqrt(static_cast<float>(width));
@@ -66,7 +69,7 @@ void sinkhorn(std::array<std::array<double, kStreams>, kStreams>& a) {
 }  // namespace
 
 HcGates hc_gates_of(const Case& c, const std::function<double(int64_t)>& h) {
-  const int64_t width = kStreams * c.sizes["K"];
+  const int64_t width = width_of(c);
   std::array<double, kGates> sums{};
   double squares = 0;
   for (int64_t column = 0; column < width; ++column) {

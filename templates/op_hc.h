@@ -18,6 +18,7 @@ constexpr int64_t kHcMostColumns = 16384;
 constexpr int64_t kHcMostRows = std::numeric_limits<int32_t>::max();
 constexpr int64_t kHcGroup = 32;  // columns that share a scale
 
+enum HcPrecision : int64_t { kHcFp32 = 0, kHcTf32 = 1 };
 enum HcFormat : int64_t { kHcBf16 = 0, kHcCodes = 1, kHcBoth = 2 };
 
 inline Size hc_columns() {
@@ -34,6 +35,11 @@ inline Size hc_rows() {
 inline Size hc_four() {
   return derived("4", "stream", [](const Sizes&) { return kHcStreams; });
 }
+inline int64_t hc_parts(const Sizes& s) {
+  constexpr int64_t kColumns = 256;  // of each stream, of one sum of squares
+  return (s["K"] + kColumns - 1) / kColumns;
+}
+inline Size hc_sqrsum_parts() { return derived("parts", "part of 256 columns", hc_parts); }
 inline Size hc_groups() {
   return derived("groups", "group", [](const Sizes& s) { return s["K"] / kHcGroup; });
 }
@@ -113,7 +119,9 @@ inline Config hc_row_default(const Sizes& s) {
 constexpr int64_t kHcBlockColumns = 32;
 constexpr int64_t kHcGates = 24;
 
-inline int64_t hc_blocks(const Sizes& s) { return kHcStreams * s["K"] / kHcBlockColumns; }
+// Streams of the statistics: all, or the first layer's one.
+inline int64_t hc_stat_streams(const Sizes& s) { return s.get("S", kHcStreams); }
+inline int64_t hc_blocks(const Sizes& s) { return hc_stat_streams(s) * s["K"] / kHcBlockColumns; }
 
 inline std::vector<Axis> hc_stats_axes() {
   return {
@@ -129,6 +137,11 @@ inline std::vector<Rule> hc_stats_rules() {
       {"a warp would have no column",
        [](const Sizes& s, const Config& c, const Gpu&) {
          return c["splits"] * c["warps"] <= hc_blocks(s);
+       }},
+      {"a warp would add more than 256 blocks one by one",
+       [](const Sizes& s, const Config& c, const Gpu&) {
+         constexpr int64_t kMostBlocks = 256;
+         return hc_blocks(s) <= kMostBlocks * c["splits"] * c["warps"];
        }},
       {"a CTA would hold more than 48 KB of sums",
        [](const Sizes&, const Config& c, const Gpu&) {
@@ -150,8 +163,11 @@ inline void add_hc_stats(LaunchPlan& plan, const std::string& prefix, const Size
                          const Config& c) {
   constexpr int64_t kWarp = 32;
   KernelLaunch partials{.file = "partials.cu", .entry = prefix + "_partials"};
-  partials.constants = {constant("columns", s["K"]), constant("warps", c["warps"]),
-                        constant("m_tiles", c["m_tiles"])};
+  constexpr int64_t kAllTerms = 3, kLeadingTerms = 2;  // bf16 that stand for an element of fn
+  const bool is_tf32 = s.get("precision", kHcFp32) == kHcTf32;
+  partials.constants = {constant("columns", s["K"]), constant("num_streams", hc_stat_streams(s)),
+                        constant("terms", is_tf32 ? kLeadingTerms : kAllTerms),
+                        constant("warps", c["warps"]), constant("m_tiles", c["m_tiles"])};
   partials.grid_x = {.terms = {{.symbol = "T", .divisor = 16 * c["m_tiles"]}}};
   partials.grid_y = {.offset = c["splits"], .scale = 0};
   partials.threads = static_cast<int>(kWarp * c["warps"]);
@@ -163,13 +179,13 @@ inline void add_hc_stats(LaunchPlan& plan, const std::string& prefix, const Size
 
   constexpr int64_t kGateWarps = 8;
   KernelLaunch gates{.file = "gates.cu", .entry = prefix + "_gates"};
-  gates.constants = {constant("columns", s["K"]), constant("splits", c["splits"]),
-                     constant("groups", std::min<int64_t>(8, c["splits"])),
-                     constant("warps", kGateWarps),
-                     constant("rows_per_cta", c["rows_per_gate_cta"])};
+  gates.constants = {
+      constant("columns", s["K"]),     constant("num_streams", hc_stat_streams(s)),
+      constant("splits", c["splits"]), constant("groups", std::min<int64_t>(8, c["splits"])),
+      constant("warps", kGateWarps),   constant("rows_per_cta", c["rows_per_gate_cta"])};
   gates.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_gate_cta"]}}};
   gates.threads = static_cast<int>(kWarp * kGateWarps);
-  gates.instructions_per_thread = 3500;
+  gates.instructions_per_thread = 2500;
   plan.kernels.push_back(std::move(gates));
 
   constexpr int64_t kSlotBytes = 128;  // of a row and split

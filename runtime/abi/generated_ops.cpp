@@ -105,7 +105,7 @@ kiln_status kiln_hc_fused_post_pre_delayed_workspace(
   return call_workspace(plan, 9, args, bytes);
 }
 
-static_assert(sizeof(kiln_hc_post_args) == 104);
+static_assert(sizeof(kiln_hc_post_args) == 112);
 kiln_status kiln_hc_post(kiln_plan* plan, const kiln_hc_post_args* args, void* stream) {
   return call_op(plan, 10, args, stream);
 }
@@ -114,7 +114,7 @@ kiln_status kiln_hc_post_workspace(kiln_plan* plan, const kiln_hc_post_args* arg
   return call_workspace(plan, 10, args, bytes);
 }
 
-static_assert(sizeof(kiln_hc_post_fold_norm_args) == 192);
+static_assert(sizeof(kiln_hc_post_fold_norm_args) == 216);
 kiln_status kiln_hc_post_fold_norm(kiln_plan* plan, const kiln_hc_post_fold_norm_args* args,
                                    void* stream) {
   return call_op(plan, 11, args, stream);

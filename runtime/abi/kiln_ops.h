@@ -666,7 +666,8 @@ KILN_API kiln_status kiln_hc_fold_norm_workspace(kiln_plan *plan,
 /* From the output of a sub-layer to the input and the gates of the next one: hc_post_fold_norm and
  * hc_stats.
  *
- * With these ops as they define themselves; h, x and mean to the bit, the gates by the same steps:
+ * With these ops as they define themselves; h, x and mean to the bit, the gates by the same steps,
+ * with all bits of fn:
  *   h, x, x_codes, x_scales, mean = hc_post_fold_norm(y, h, post, comb, pre, weight)
  *   next_pre, next_post, next_comb = hc_stats(h, fn, scale, base)
  * post and comb are those of the sub-layer that gave y. pre came with them, from the statistics
@@ -787,9 +788,9 @@ KILN_API kiln_status kiln_hc_fused_post_pre_delayed_workspace(
  *   h'[t, j, d] = bf16(post[t, j] * y[t, d] + sum over i of comb[t, i, j] * h[t, i, d])
  * in fp32, every product and every sum rounded, post * y first and then i = 0 .. 3. The sum is over
  * the first index of comb; its columns are the streams that are written.
- * sqrsum "stored" also writes, for the statistics of the next sub-layer, the sum of the squares of
- * h'[t], as rounded to bf16: of each stream in the order of rms_norm, then ((s0 + s1) + s2) + s3.
- * Its bits do not depend on the kernel.
+ * sqrsum "stored" also writes, for the statistics of the next sub-layer, the sums of the squares of
+ * h'[t], as rounded to bf16: sqrsum[t, p] is that of the columns 256 p .. 256 p + 255 of all four
+ * streams. The sum of a row is that of its parts. Their bits do not depend on the kernel.
  * y is the output of the sub-layer after the reduction over ranks.
  *
  * Formula: ops.md B1.4, B1.5, (f)5. Version 1. Result: bit-exact.
@@ -821,8 +822,11 @@ typedef struct kiln_hc_post_args {
   int64_t comb_stride0;
   /* elements of comb from one stream to the next; a multiple of 4 */
   int64_t comb_stride1;
-  /* out, f32 [num_rows]: sum of squares of the four streams; only with sqrsum stored, else NULL */
+  /* out, f32 [num_rows, parts]: sums of squares of the four streams; only with sqrsum stored,
+   * else NULL */
   float *sqrsum;
+  /* elements of sqrsum from one row to the next */
+  int64_t sqrsum_stride;
   /* rows (tokens), padding included; 0 to 2147483647 */
   int64_t num_rows;
 } kiln_hc_post_args;
@@ -909,10 +913,17 @@ typedef struct kiln_hc_post_fold_norm_args {
   uint16_t *mean;
   /* elements of mean from one row to the next; a multiple of 8 */
   int64_t mean_stride;
-  /* out, f32 [num_rows]: sum of squares of the four streams; only with sqrsum stored, else NULL */
+  /* out, f32 [num_rows, parts]: sums of squares of the four streams; only with sqrsum stored,
+   * else NULL */
   float *sqrsum;
+  /* elements of sqrsum from one row to the next */
+  int64_t sqrsum_stride;
   /* rows (tokens), padding included; 0 to 2147483647 */
   int64_t num_rows;
+  /* scratch of the call, 256-byte aligned; NULL when it needs none */
+  void *workspace;
+  /* its size; at least what kiln_hc_post_fold_norm_workspace answers */
+  uint64_t workspace_bytes;
 } kiln_hc_post_fold_norm_args;
 
 /* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
@@ -925,8 +936,10 @@ typedef struct kiln_hc_post_fold_norm_args {
 KILN_API kiln_status kiln_hc_post_fold_norm(kiln_plan *plan,
                                             const kiln_hc_post_fold_norm_args *args, void *stream);
 
-/* *bytes = 0: this op needs no workspace.
- * KILN_INVALID_ARGUMENT, KILN_CLOSED, KILN_FORKED. */
+/* Bytes of workspace that a call with these sizes, or smaller ones, needs; pointers and strides
+ * in args are not looked at. Touches no device.
+ * KILN_INVALID_ARGUMENT, KILN_NOT_PREPARED (it depends on the kernels: prepare first),
+ * KILN_CLOSED, KILN_FORKED. */
 KILN_API kiln_status kiln_hc_post_fold_norm_workspace(kiln_plan *plan,
                                                       const kiln_hc_post_fold_norm_args *args,
                                                       uint64_t *bytes);
@@ -935,8 +948,8 @@ KILN_API kiln_status kiln_hc_post_fold_norm_workspace(kiln_plan *plan,
 
 /* The gates of a sub-layer from the residual streams that it starts with.
  *
- * For each row t, v = h[t] as 4 * columns numbers:
- *   rs = 1 / sqrt(sum(v^2) / (4 * columns) + 1e-20)
+ * For each row t, v = h[t] as num_streams * columns numbers:
+ *   rs = 1 / sqrt(sum(v^2) / (num_streams * columns) + 1e-20)
  *   m[k] = (sum over c of v[c] * fn[k, c]) * rs, k = 0 .. 23
  *   pre[t, j] = sigmoid(m[j] * scale[0] + base[j]) + 1e-6
  *   post[t, j] = 2 * sigmoid(m[4 + j] * scale[1] + base[4 + j])
@@ -944,20 +957,27 @@ KILN_API kiln_status kiln_hc_post_fold_norm_workspace(kiln_plan *plan,
  *   A[r, :] = softmax(A[r, :]) + 1e-6;  A[r, c] /= sum over r of A[r, c] + 1e-6
  *   19 times:  A[r, c] /= sum over c of A[r, c] + 1e-6, then over r likewise
  *   comb[t] = A
- * Column i * columns + d of fn belongs to stream i. fn counts with all of its 24 bits; it is split
- * into three bf16 whose products with h are exact. pre are the weights of the next sub-layer's
+ * Column i * columns + d of fn belongs to stream i. pre are the weights of the next sub-layer's
  * fold, post and comb those of this one's hc_post.
+ * precision "fp32": fn counts with all of its 24 bits, as three bf16 whose products with h are
+ * exact; the gates are within 1e-6 (relative rms). "tf32" takes two, 16 bits where TF32 has 11:
+ * within 1e-4.
+ * num_streams 1 is the form for the first layer, whose four streams are equal: h is one of them and
+ * fn[k, d] the sum over i of fn[k, i * columns + d], which the caller makes when it loads the
+ * weights.
  * A row of zeros has m = 0. A row that holds a NaN or an infinity has gates of NaN. Where the sum
  * of squares leaves fp32, rs is 0.
  *
  * Formula: ops.md B1.1, B1.2, (f)2. Version 1. Result: rms error at most 1e-06 of the output's rms.
  * Shape (fixed, JSON for kiln_plan_create):
  *   "columns": columns of a stream (the hidden size); a multiple of 32 (32 to 16384)
+ *   "num_streams": residual streams: 4, or 1 where all of them are equal (1 to 4)
+ *   "precision": how much of fn counts ("fp32", "tf32")
  */
 typedef struct kiln_hc_stats_args {
   /* sizeof of this struct */
   uint64_t struct_bytes;
-  /* in, bf16 [num_rows, 4, columns]: the residual streams; 16-byte aligned */
+  /* in, bf16 [num_rows, num_streams, columns]: the residual streams; 16-byte aligned */
   const uint16_t *h;
   /* elements of h from one row to the next; a multiple of 8 */
   int64_t h_stride0;

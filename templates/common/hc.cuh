@@ -76,6 +76,9 @@ __device__ __forceinline__ void mix(const uint4& y, Streams& x, const PostGates&
   pair(y.w, &uint4::w);
 }
 
+// The fold with these weights is the mean of the streams.
+__device__ __forceinline__ float4 quarters() { return {0.25f, 0.25f, 0.25f, 0.25f}; }
+
 // ((pre[0] * h0 + pre[1] * h1) + pre[2] * h2) + pre[3] * h3, every operation rounded.
 __device__ __forceinline__ float folded(const float (&h)[streams], const float4& pre) {
   const float two = __fadd_rn(__fmul_rn(pre.x, h[0]), __fmul_rn(pre.y, h[1]));
@@ -83,12 +86,16 @@ __device__ __forceinline__ float folded(const float (&h)[streams], const float4&
   return __fadd_rn(three, __fmul_rn(pre.w, h[3]));
 }
 
+__device__ __forceinline__ u32 fold_pair(const u32 (&h)[streams], const float4& pre) {
+  float low[streams], high[streams];
+  unpack(h, low, high);
+  return to_bf16x2(folded(low, pre), folded(high, pre));
+}
+
 __device__ __forceinline__ uint4 fold(const Streams& x, const float4& pre) {
   const auto pair = [&](u32 uint4::*which) {
     const u32 h[streams] = {x.h[0].*which, x.h[1].*which, x.h[2].*which, x.h[3].*which};
-    float low[streams], high[streams];
-    unpack(h, low, high);
-    return to_bf16x2(folded(low, pre), folded(high, pre));
+    return fold_pair(h, pre);
   };
   return {pair(&uint4::x), pair(&uint4::y), pair(&uint4::z), pair(&uint4::w)};
 }

@@ -11,3 +11,8 @@ constexpr int slots_of_row = 32;
 __device__ __forceinline__ float* partial_sums(void* workspace, i64 num_rows, int split, i64 row) {
   return static_cast<float*>(workspace) + (split * num_rows + row) * slots_of_row;
 }
+
+// Behind the sums of all splits, for what folds too.
+__device__ __forceinline__ u16* folded_rows(void* workspace, i64 num_rows, int splits) {
+  return reinterpret_cast<u16*>(partial_sums(workspace, num_rows, splits, 0));
+}

@@ -1,32 +1,24 @@
-// The sum of squares of the four residual streams (ops.md B1.1): of each stream in the order of
-// common/norm.cuh, then of the streams from the first on.
+// The sums of squares of the four residual streams (ops.md B1.5), a number for 256 columns: a warp
+// has their 32 pieces. Of a piece the streams are added from the first on, then pieces by halves.
 #pragma once
 
 #include "templates/common/hc.cuh"
 #include "templates/common/norm.cuh"
 #include "templates/common/types.cuh"
 
-template <int threads, int count>
-struct StreamSums {
-  float of_pieces[streams][count];
+__device__ __forceinline__ float sum_of_squares(const Streams& x) {
+  float sum = sum_of_squares(x.h[0]);
+#pragma unroll
+  for (int j = 1; j < streams; ++j) sum = __fadd_rn(sum, sum_of_squares(x.h[j]));
+  return sum;
+}
 
-  __device__ __forceinline__ void clear(int i) {
+// For whole warps, each with 32 neighbouring pieces from a multiple of 32 on; `squares` is 0 beyond
+// the last of the row's `pieces`.
+template <int pieces>
+__device__ __forceinline__ void store_sqrsum(float* row, int piece, float squares) {
 #pragma unroll
-    for (int j = 0; j < streams; ++j) of_pieces[j][i] = 0.0f;
-  }
-  __device__ __forceinline__ void add(int i, const Streams& x) {
-#pragma unroll
-    for (int j = 0; j < streams; ++j) of_pieces[j][i] = sum_of_squares(x.h[j]);
-  }
-  // `shared` has `streams` floats for each thread of the row.
-  __device__ __forceinline__ float of_row(float* shared, int thread, int barrier_id) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int j = 0; j < streams; ++j) {
-      const float of_stream =
-          sum_of_row<threads>(of_pieces[j], shared + j * threads, thread, barrier_id);
-      sum = j == 0 ? of_stream : __fadd_rn(sum, of_stream);
-    }
-    return sum;
-  }
-};
+  for (int half = warp_lanes / 2; half >= 1; half /= 2)
+    squares = __fadd_rn(squares, __shfl_xor_sync(all_lanes, squares, half));
+  if (lane_id() == 0 && piece < pieces) row[piece / warp_lanes] = squares;
+}

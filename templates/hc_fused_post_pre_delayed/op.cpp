@@ -30,16 +30,75 @@ Cost cost(const Sizes& s) {
               .mma_fma = 3 * rows * streams * columns * gates};
 }
 
+constexpr int64_t kMostParts = 512;
+
+// Parts of the columns, of which a CTA has one.
+int64_t parts_in_one_pass(const Sizes& s, const Config& c) {
+  const int64_t columns = c["warps"] / kHcStreams * kHcBlockColumns;
+  return (s["K"] + columns - 1) / columns;
+}
+
 Space space(const Sizes&, const Gpu&) {
   Space space{.axes = hc_row_axes(), .rules = hc_row_rules()};
+  space.axes.push_back({"one_pass",
+                        {0, 1},
+                        "1: a kernel mixes, folds and adds the statistics, the next makes norm and "
+                        "gates; 0: hc_post_fold_norm's kernel, then those of hc_stats"});
+  space.rules.push_back(
+      {"one pass has four warps for 32 columns", [](const Sizes& s, const Config& c, const Gpu&) {
+         return c["one_pass"] == 0 ||
+                (c["warps"] % kHcStreams == 0 && parts_in_one_pass(s, c) <= kMostParts);
+       }});
+  space.rules.push_back(
+      {"one pass has no such choice", [](const Sizes& s, const Config& c, const Gpu&) {
+         return c["one_pass"] == 0 ||
+                (c["m_tiles"] == 1 && c["splits"] == hc_stats_default(s)["splits"] &&
+                 c["rows_per_cta"] == 1 && c["rows_per_gate_cta"] == 1);
+       }});
   for (Axis& axis : hc_stats_axes()) space.axes.push_back(std::move(axis));
-  for (Rule& rule : hc_stats_rules()) space.rules.push_back(std::move(rule));
+  for (const Rule& rule : hc_stats_rules()) {
+    space.rules.push_back(
+        {rule.why, [keeps = rule.keeps](const Sizes& sizes, const Config& c, const Gpu& gpu) {
+           return c["one_pass"] == 1 || keeps(sizes, c, gpu);
+         }});
+  }
   return space;
 }
 
-Config default_config(const Sizes& s) { return hc_row_default(s).merged(hc_stats_default(s)); }
+// Three kernels, whatever the shape; few rows are faster in one pass.
+Config default_config(const Sizes& s) {
+  return hc_row_default(s).merged(hc_stats_default(s)).merged({{"one_pass", 0}});
+}
+
+LaunchPlan plan_of_one_pass(const Sizes& s, const Config& c) {
+  constexpr int64_t kWarp = 32, kTileRows = 16, kGateWarps = 8, kSlotBytes = 128;
+  const int64_t parts = parts_in_one_pass(s, c);
+  LaunchPlan plan;
+  KernelLaunch streams{.file = "streams_and_partials.cu", .entry = "hc_fused_streams_and_partials"};
+  streams.constants = {constant("columns", s["K"]), constant("warps", c["warps"])};
+  streams.grid_x = {.terms = {{.symbol = "T", .divisor = kTileRows}}};
+  streams.grid_y = {.offset = parts, .scale = 0};
+  streams.threads = static_cast<int>(kWarp * c["warps"]);
+  streams.instructions_per_thread = 600;
+  plan.kernels.push_back(std::move(streams));
+  KernelLaunch gates{.file = "norm_and_gates.cu", .entry = "hc_fused_norm_and_gates"};
+  gates.constants = {constant("columns", s["K"]),
+                     constant("x_format", s["x_format"]),
+                     constant("threads_per_row", c["threads_per_row"]),
+                     constant("splits", parts),
+                     constant("groups", std::min(kGateWarps, parts)),
+                     constant("gate_warps", kGateWarps)};
+  gates.grid_x = {.terms = {{"T"}}};
+  gates.threads = static_cast<int>(c["threads_per_row"] + kWarp * kGateWarps);
+  gates.instructions_per_thread = 2000;
+  plan.kernels.push_back(std::move(gates));
+  plan.workspace_bytes = {.scale = parts * kSlotBytes + 2 * s["K"], .terms = {{"T"}}};
+  plan.reduction_signature = fmt::format("parts of {} warps in one pass", c["warps"]);
+  return plan;
+}
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
+  if (c["one_pass"] == 1) return plan_of_one_pass(s, c);
   LaunchPlan plan;
   KernelLaunch streams{.file = "kernel.cu", .entry = "hc_fused_streams"};
   streams.constants = {constant("columns", s["K"]), constant("x_format", s["x_format"]),
@@ -75,7 +134,7 @@ const Op hc_fused_post_pre_delayed{
         "hc_post_fold_norm and hc_stats.",
     .doc =
         "With these ops as they define themselves; h, x and mean to the bit, the gates by the same "
-        "steps:\n"
+        "steps, with all bits of fn:\n"
         "  h, x, x_codes, x_scales, mean = hc_post_fold_norm(y, h, post, comb, pre, weight)\n"
         "  next_pre, next_post, next_comb = hc_stats(h, fn, scale, base)\n"
         "post and comb are those of the sub-layer that gave y. pre came with them, from the "

@@ -1,8 +1,8 @@
 // Mixes the output of a sub-layer into the four residual streams, in place (ops.md B1.4).
 //   h[j] = post[j] * y + sum over i of comb[i][j] * h[i]
-// grid  (num_rows * row_parts)   block (threads)   shared: 4 floats a thread, with sqrsum
+// grid  (num_rows * row_parts)   block (threads)   shared: none
 //
-// A part of a row is `threads * pieces_per_thread` pieces of 8 columns; with sqrsum it is the row.
+// A part of a row is `threads * pieces_per_thread` pieces of 8 columns.
 // A thread reads all of its pieces' streams before it writes them: nobody else has these columns.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, with_sqrsum, threads, pieces_per_thread
@@ -13,7 +13,6 @@
 constexpr int pieces = columns / piece_elements;
 constexpr int pieces_per_part = threads * pieces_per_thread;
 constexpr int row_parts = (pieces + pieces_per_part - 1) / pieces_per_part;
-static_assert(!with_sqrsum || row_parts == 1);
 
 extern "C" __global__ void __launch_bounds__(threads) hc_post(const __grid_constant__ Args args) {
   const i64 row = blockIdx.x / row_parts;
@@ -24,21 +23,18 @@ extern "C" __global__ void __launch_bounds__(threads) hc_post(const __grid_const
   PostGates gates;
   gates.load(args.post + row * args.post_stride, args.comb + row * args.comb_stride0,
              args.comb_stride1);
-  StreamSums<threads, pieces_per_thread> sums;
 #pragma unroll
   for (int i = 0; i < pieces_per_thread; ++i) {
     const int piece = first + i * threads + thread;
-    sums.clear(i);
-    if (pieces % pieces_per_part != 0 && piece >= pieces) continue;
-    Streams x;
-    x.load(h + piece * piece_elements, args.h_stride1);
-    mix(load_16(reinterpret_cast<const u8*>(y + piece * piece_elements)), x, gates);
-    x.store(h + piece * piece_elements, args.h_stride1);
-    if constexpr (with_sqrsum) sums.add(i, x);
-  }
-  if constexpr (with_sqrsum) {
-    __shared__ float shared[streams * threads];
-    const float sum = sums.of_row(shared, thread, 0);
-    if (thread == 0) args.sqrsum[row] = sum;
+    float squares = 0.0f;
+    if (pieces % pieces_per_part == 0 || piece < pieces) {
+      Streams x;
+      x.load(h + piece * piece_elements, args.h_stride1);
+      mix(load_16(reinterpret_cast<const u8*>(y + piece * piece_elements)), x, gates);
+      x.store(h + piece * piece_elements, args.h_stride1);
+      squares = sum_of_squares(x);
+    }
+    if constexpr (with_sqrsum)
+      store_sqrsum<pieces>(args.sqrsum + row * args.sqrsum_stride, piece, squares);
   }
 }

@@ -11,7 +11,7 @@ extern const Kit hc_post_kit;
 namespace {
 
 std::optional<double> expected(const Case& c, const Arg& arg, std::span<const int64_t> index) {
-  if (arg.name == "sqrsum") return hc_sqrsum(c, index[0]);
+  if (arg.name == "sqrsum") return hc_sqrsum(c, index[0], index[1]);
   return bf16_double(hc_mixed_bits(c, index[0], index[1], index[2]));
 }
 
@@ -22,9 +22,11 @@ Case measured_case(const Sizes& fixed_sizes, const Sizes& bucket) {
 // Every stride as far as `gap` elements beyond the dense one; of rows, streams lie beside.
 Sizes strides_with(const Sizes& s, int64_t gap) {
   const int64_t columns = s["K"];
-  return {{"h_stride1", columns + gap}, {"h_stride0", 4 * (columns + gap) + 2 * gap},
-          {"y_stride", columns + gap},  {"post_stride", 4 + gap},
-          {"comb_stride1", 4 + gap},    {"comb_stride0", 4 * (4 + gap) + gap}};
+  Sizes strides{{"h_stride1", columns + gap}, {"h_stride0", 4 * (columns + gap) + 2 * gap},
+                {"y_stride", columns + gap},  {"post_stride", 4 + gap},
+                {"comb_stride1", 4 + gap},    {"comb_stride0", 4 * (4 + gap) + gap}};
+  if (s["sqrsum"] != 0) strides.set("sqrsum_stride", (columns + 255) / 256 + 3);
+  return strides;
 }
 
 std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {

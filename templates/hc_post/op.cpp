@@ -20,10 +20,12 @@ std::vector<Sizes> model_shapes(int) {
 Cost cost(const Sizes& s) {
   const double rows = static_cast<double>(s["T"]), columns = static_cast<double>(s["K"]);
   const double streams = static_cast<double>(kHcStreams);
-  return Cost{.warm_read_bytes = rows * (2 * columns + 4 * (streams + streams * streams)),
-              .in_place_read_bytes = rows * 2 * streams * columns,
-              .write_bytes = rows * (2 * streams * columns + (s["sqrsum"] == kStored ? 4 : 0)),
-              .integer_operations = rows * columns * 14};
+  return Cost{
+      .warm_read_bytes = rows * (2 * columns + 4 * (streams + streams * streams)),
+      .in_place_read_bytes = rows * 2 * streams * columns,
+      .write_bytes = rows * (2 * streams * columns +
+                             (s["sqrsum"] == kStored ? 4 * static_cast<double>(hc_parts(s)) : 0)),
+      .integer_operations = rows * columns * 14};
 }
 
 int64_t pieces_of(const Sizes& s) { return s["K"] / kNormPiece; }
@@ -40,10 +42,6 @@ Space space(const Sizes&, const Gpu&) {
       {"pieces_per_thread", {1, 2, 3, 4, 5, 8, 10, 16}, "pieces of 8 columns, all streams"},
   };
   space.rules = {
-      {"sqrsum wants the whole row in one CTA",
-       [](const Sizes& s, const Config& c, const Gpu&) {
-         return s["sqrsum"] == kNone || row_parts(s, c) == 1;
-       }},
       {"the last piece of every thread would lie beyond the row",
        [](const Sizes& s, const Config& c, const Gpu&) {
          return c["pieces_per_thread"] == 1 ||
@@ -53,17 +51,7 @@ Space space(const Sizes&, const Gpu&) {
   return space;
 }
 
-Config default_config(const Sizes& s) {
-  if (s["sqrsum"] == kNone) return {{"threads", 128}, {"pieces_per_thread", 1}};
-  constexpr int64_t kFewPieces = 5, kMostThreads = 512;
-  int64_t threads = 32;
-  while (norm_pieces_per_thread(s["K"], threads) > kFewPieces && threads < kMostThreads)
-    threads *= 2;
-  const Config least{{"threads", threads}};
-  for (const int64_t pieces : {1, 2, 3, 4, 5})
-    if (threads * pieces >= pieces_of(s)) return least.merged({{"pieces_per_thread", pieces}});
-  fail(Status::internal, "hc_post: no default for {} columns", s["K"]);
-}
+Config default_config(const Sizes&) { return {{"threads", 128}, {"pieces_per_thread", 1}}; }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   KernelLaunch kernel{.file = "kernel.cu", .entry = "hc_post"};
@@ -95,9 +83,10 @@ const Op hc_post{
         "in fp32, every product and every sum rounded, post * y first and then i = 0 .. 3. The sum "
         "is over the first index of comb; its columns are the streams that "
         "are written.\n"
-        "sqrsum \"stored\" also writes, for the statistics of the next sub-layer, the sum of the "
-        "squares of h'[t], as rounded to bf16: of each stream in the order of rms_norm, then "
-        "((s0 + s1) + s2) + s3. Its bits do not depend on the kernel.\n"
+        "sqrsum \"stored\" also writes, for the statistics of the next sub-layer, the sums of the "
+        "squares of h'[t], as rounded to bf16: sqrsum[t, p] is that of the columns 256 p .. 256 p "
+        "+ 255 of all four streams. The sum of a row is that of its parts. Their bits do not "
+        "depend on the kernel.\n"
         "y is the output of the sub-layer after the reduction over ranks.",
     .source = "ops.md B1.4, B1.5, (f)5",
     .sizes =
@@ -107,6 +96,7 @@ const Op hc_post{
                   {{"none", kNone}, {"stored", kStored}}),
             hc_rows(),
             hc_four(),
+            hc_sqrsum_parts(),
         },
     .args =
         {
@@ -115,7 +105,7 @@ const Op hc_post{
             vectors(in("post", DType::f32, "T 4", "how much of y each stream takes"), 4),
             vectors(in("comb", DType::f32, "T 4 4", "how much of stream i stream j takes"), 4),
             only_in({.symbol = "sqrsum", .values = {kStored}},
-                    out("sqrsum", DType::f32, "T", "sum of squares of the four streams")),
+                    out("sqrsum", DType::f32, "T parts", "sums of squares of the four streams")),
         },
     .buckets = {{"T", {1, 16, 256, 4096}}},
     .invariance = Op::Invariance::always,

@@ -1,11 +1,10 @@
 // The naive form of hc_post: a row a block, a column a thread.
-// grid  (rows)   block (some)   shared: a float a piece
+// grid  (rows)   block (some)   shared: none
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, with_sqrsum
 #include "templates/naive/hc.cuh"
 
 extern "C" __global__ void hc_post_oracle(const __grid_constant__ Args args) {
-  __shared__ float sums[columns / 8];
   const long long row = blockIdx.x;
   unsigned short* h = args.h + row * args.h_stride0;
   for (int column = threadIdx.x; column < columns; column += blockDim.x) {
@@ -18,6 +17,6 @@ extern "C" __global__ void hc_post_oracle(const __grid_constant__ Args args) {
     }
   }
   if (!with_sqrsum) return;
-  const float sum = naive::sum_of_squares_of_streams<columns>(h, args.h_stride1, sums);
-  if (threadIdx.x == 0) args.sqrsum[row] = sum;
+  __syncthreads();
+  naive::put_sqrsum<columns>(h, args.h_stride1, args.sqrsum + row * args.sqrsum_stride);
 }

@@ -12,7 +12,7 @@ namespace {
 
 std::optional<double> expected(const Case& c, const Arg& arg, std::span<const int64_t> index) {
   if (arg.name == "h") return bf16_double(hc_mixed_bits(c, index[0], index[1], index[2]));
-  if (arg.name == "sqrsum") return hc_sqrsum(c, index[0]);
+  if (arg.name == "sqrsum") return hc_sqrsum(c, index[0], index[1]);
   if (arg.name == "mean") return bf16_double(hc_mean_bits(c, index[0], index[1]));
   return hc_normed(c, HcStreamsOf::mixed, arg, index);
 }

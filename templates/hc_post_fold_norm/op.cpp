@@ -32,30 +32,68 @@ Cost cost(const Sizes& s) {
   return Cost{
       .warm_read_bytes = rows * (2 * columns + 4 * (2 * streams + streams * streams)) + 2 * columns,
       .in_place_read_bytes = rows * 2 * streams * columns,
-      .write_bytes =
-          rows * (2 * streams * columns + hc_x_bytes(s) + (s["sqrsum"] == kStored ? 4 : 0)),
+      .write_bytes = rows * (2 * streams * columns + hc_x_bytes(s) +
+                             (s["sqrsum"] == kStored ? 4 * static_cast<double>(hc_parts(s)) : 0)),
       .integer_operations = rows * columns * 20};
 }
 
-Space space(const Sizes&, const Gpu&) { return {.axes = hc_row_axes(), .rules = hc_row_rules()}; }
-
-LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
-  KernelLaunch kernel{.file = "kernel.cu", .entry = "hc_post_fold_norm"};
-  kernel.constants = {constant("columns", s["K"]),
-                      constant("x_format", s["x_format"]),
-                      {"with_sqrsum", "bool", s["sqrsum"] == kStored ? "true" : "false"},
-                      constant("threads_per_row", c["threads_per_row"]),
-                      constant("rows_per_cta", c["rows_per_cta"])};
-  kernel.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_cta"]}}};
-  kernel.threads = static_cast<int>(c["threads_per_row"] * c["rows_per_cta"]);
-  return LaunchPlan{.kernels = {kernel}, .reduction_signature = "pieces of 8, then halves"};
+Space space(const Sizes&, const Gpu&) {
+  Space space{.axes = hc_row_axes(), .rules = hc_row_rules()};
+  space.axes.push_back({"kernels",
+                        {1, 2},
+                        "1: a CTA has whole rows; 2: CTAs share the columns of a row, then a "
+                        "kernel normalises"});
+  return space;
 }
 
+double pieces_of_thread(const Sizes& s, const Config& c) {
+  return static_cast<double>(norm_pieces_per_thread(s["K"], c["threads_per_row"]));
+}
+
+double instructions_of_format(const Sizes& s) { return s["x_format"] == kHcBf16 ? 0 : 85; }
+
+void add_two_kernels(LaunchPlan& plan, const Sizes& s, const Config& c,
+                     const jit::Constant& with_sqrsum, KernelLaunch norm) {
+  constexpr int64_t kPartThreads = 128;
+  const int64_t parts = (s["K"] / kNormPiece + kPartThreads - 1) / kPartThreads;
+  KernelLaunch streams{.file = "streams.cu", .entry = "hc_post_fold"};
+  streams.constants = {constant("columns", s["K"]), with_sqrsum,
+                       constant("part_threads", kPartThreads)};
+  streams.grid_x = grid_over_rows("T", parts, 1);
+  streams.threads = static_cast<int>(kPartThreads);
+  streams.instructions_per_thread = 450;
+  plan.kernels.push_back(std::move(streams));
+  norm.file = "norm.cu";
+  norm.entry = "hc_post_fold_norm_of_folded";
+  norm.instructions_per_thread = 80 + pieces_of_thread(s, c) * (60 + instructions_of_format(s));
+  plan.kernels.push_back(std::move(norm));
+  plan.workspace_bytes = {.scale = 2 * s["K"], .terms = {{"T"}}};
+}
+
+LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
+  const jit::Constant with_sqrsum{"with_sqrsum", "bool", s["sqrsum"] == kStored ? "true" : "false"};
+  KernelLaunch rows{.file = "kernel.cu", .entry = "hc_post_fold_norm"};
+  rows.constants = {constant("columns", s["K"]), constant("x_format", s["x_format"]),
+                    constant("threads_per_row", c["threads_per_row"]),
+                    constant("rows_per_cta", c["rows_per_cta"])};
+  rows.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_cta"]}}};
+  rows.threads = static_cast<int>(c["threads_per_row"] * c["rows_per_cta"]);
+  LaunchPlan plan{.kernels = {}, .reduction_signature = "pieces of 8, then halves"};
+  if (c["kernels"] == 2) {
+    add_two_kernels(plan, s, c, with_sqrsum, std::move(rows));
+  } else {
+    rows.constants.push_back(with_sqrsum);
+    plan.kernels.push_back(std::move(rows));
+  }
+  return plan;
+}
+
+Config default_config(const Sizes& s) { return hc_row_default(s).merged({{"kernels", 1}}); }
+
 ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
-  const double pieces = static_cast<double>(norm_pieces_per_thread(s["K"], c["threads_per_row"]));
-  const double of_format = s["x_format"] == kHcBf16 ? 0 : 85;
+  const double pieces = pieces_of_thread(s, c);
   return ModelHints{.bytes_in_flight_per_thread = 80 * std::min(pieces, 2.0),
-                    .instructions_per_thread = 150 + pieces * (390 + of_format),
+                    .instructions_per_thread = 150 + pieces * (390 + instructions_of_format(s)),
                     .dependent_loads = 2};
 }
 
@@ -84,6 +122,7 @@ const Op hc_post_fold_norm{
                   {{"none", kNone}, {"stored", kStored}}),
             hc_rows(),
             hc_four(),
+            hc_sqrsum_parts(),
             hc_groups(),
         },
     .args =
@@ -99,15 +138,16 @@ const Op hc_post_fold_norm{
             hc_x_scales(),
             optional(vectors(out("mean", DType::bf16, "T K", "mean of the streams"), 8)),
             only_in({.symbol = "sqrsum", .values = {kStored}},
-                    out("sqrsum", DType::f32, "T", "sum of squares of the four streams")),
+                    out("sqrsum", DType::f32, "T parts", "sums of squares of the four streams")),
         },
     .buckets = {{"T", {1, 16, 256, 4096}}},
+    .has_workspace = true,
     .invariance = Op::Invariance::always,
     .model_shapes = model_shapes,
     .check_fixed = check_fixed,
     .cost = cost,
     .space = space,
-    .default_config = hc_row_default,
+    .default_config = default_config,
     .plan = plan,
     .model = model,
 };

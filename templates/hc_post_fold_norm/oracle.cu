@@ -24,8 +24,8 @@ extern "C" __global__ void hc_post_fold_norm_oracle(const __grid_constant__ Args
       args.mean[row * args.mean_stride + column] = naive::folded(after, quarters);
   }
   if (with_sqrsum) {
-    const float sum = naive::sum_of_squares_of_streams<columns>(h, args.h_stride1, sums);
-    if (threadIdx.x == 0) args.sqrsum[row] = sum;
+    __syncthreads();
+    naive::put_sqrsum<columns>(h, args.h_stride1, args.sqrsum + row * args.sqrsum_stride);
   }
   const float factor = naive::norm_factor<columns>(folded, sums);
   naive::put_normed<columns>(x_format, folded, factor, args.weight, args.x + row * args.x_stride,

@@ -1,13 +1,16 @@
 // Second kernel of hc_stats (ops.md B1.1, B1.2): see common/hc_stats_gates.cuh.
-// grid  (ceil(num_rows / rows_per_cta))   block (32 * warps)   shared: 32 floats a row and group
+// grid  (ceil(num_rows / rows_per_cta))   block (32 * warps)   shared: 32 floats a row and group,
+// 20 a row
 #include "kiln_args.h"
-#include "kiln_constants.h"  // columns, splits, groups, warps, rows_per_cta
+#include "kiln_constants.h"  // columns, num_streams, splits, groups, warps, rows_per_cta
 #include "templates/common/hc_stats_gates.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * warps)
     hc_stats_gates(const __grid_constant__ Args args) {
-  put_gates<columns, splits, groups, warps, rows_per_cta>(args, [&](i64 row) {
+  const auto targets_of = [&](i64 row) {
     return GateTargets{args.pre + row * args.pre_stride, args.post + row * args.post_stride,
                        args.comb + row * args.comb_stride0, args.comb_stride1};
-  });
+  };
+  put_gates<num_streams * columns, splits, groups, warps, rows_per_cta>(
+      args, targets_of, static_cast<int>(threadIdx.x));
 }

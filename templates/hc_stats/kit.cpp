@@ -14,8 +14,6 @@ extern const Kit hc_stats_kit;
 
 namespace {
 
-constexpr int64_t kStreams = 4;
-
 enum Stream : uint64_t { kElement, kRow };
 
 enum class Values : int64_t {
@@ -31,7 +29,7 @@ Values values_of(const Case& c) { return static_cast<Values>(c.knobs.get("values
 
 uint16_t h_bits(const Case& c, int64_t t, int64_t column) {
   if (values_of(c) == Values::vectors) return 0;
-  const int64_t width = kStreams * c.sizes["K"];
+  const int64_t width = c.sizes["S"] * c.sizes["K"];
   const uint64_t draw = counter_bits(c.seed, kElement, static_cast<uint64_t>(t * width + column));
   const auto mantissa = static_cast<uint16_t>(draw & 0x7f);
   const auto alone = static_cast<int64_t>(counter_bits(c.seed, kRow, static_cast<uint64_t>(t)) %
@@ -102,8 +100,8 @@ Case measured_case(const Sizes& fixed_sizes, const Sizes& bucket) {
 Sizes padded_strides(const Sizes& s) {
   const int64_t columns = s["K"] + 8;
   return {{"h_stride1", columns},
-          {"h_stride0", kStreams * columns + 16},
-          {"fn_stride", kStreams * s["K"] + 12},
+          {"h_stride0", s["S"] * columns + 16},
+          {"fn_stride", s["S"] * s["K"] + 12},
           {"pre_stride", 8},
           {"post_stride", 12},
           {"comb_stride1", 8},
@@ -126,7 +124,7 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   constexpr int64_t kMostElements = int64_t{1} << 20;
   cases.push_back(
       make_case("near the measured size", fixed_sizes,
-                std::min(bucket["T"], kMostElements / (kStreams * fixed_sizes["K"]) + 1),
+                std::min(bucket["T"], kMostElements / (fixed_sizes["S"] * fixed_sizes["K"]) + 1),
                 Values::activations, 3));
   return cases;
 }
@@ -153,7 +151,9 @@ std::vector<Case> large_cases(const Sizes& fixed_sizes) {
 
 // Other hidden sizes, an odd multiple of 128 and the narrowest.
 std::vector<Sizes> further_shapes() {
-  return {{{"K", 4096}}, {{"K", 7168}}, {{"K", 1408}}, {{"K", 128}}, {{"K", 32}}};
+  return {{{"K", 4096}, {"S", 4}, {"precision", 0}}, {{"K", 7168}, {"S", 4}, {"precision", 1}},
+          {{"K", 1408}, {"S", 4}, {"precision", 0}}, {{"K", 1408}, {"S", 1}, {"precision", 1}},
+          {{"K", 128}, {"S", 4}, {"precision", 0}},  {{"K", 32}, {"S", 1}, {"precision", 0}}};
 }
 
 void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::span<std::byte> row) {
@@ -169,7 +169,8 @@ void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::sp
 KernelLaunch oracle(const Sizes& s) {
   KernelLaunch launch{.file = "oracle.cu", .entry = "hc_stats_oracle"};
   constexpr int kThreads = 128;
-  launch.constants = {constant("columns", s["K"]), constant("threads", kThreads)};
+  launch.constants = {constant("columns", s["K"]), constant("num_streams", s["S"]),
+                      constant("threads", kThreads)};
   launch.grid_x = {.terms = {{"T"}}};
   launch.threads = kThreads;
   return launch;

@@ -27,14 +27,29 @@ __device__ inline unsigned short folded(const unsigned short (&h)[4], const floa
   return to_bf16(sum);
 }
 
-// The sum over the four streams, for all threads of the block, which come to it together.
+// Of each 256 columns of the four streams, for all threads of the block.
 template <int columns>
-__device__ inline float sum_of_squares_of_streams(const unsigned short* h, long long stream_stride,
-                                                  float* sums) {
-  float sum = sum_of_squares<columns>(h, sums);
-  for (int j = 1; j < 4; ++j)
-    sum = __fadd_rn(sum, sum_of_squares<columns>(h + j * stream_stride, sums));
-  return sum;
+__device__ inline void put_sqrsum(const unsigned short* h, long long stream_stride, float* to) {
+  constexpr int pieces = 32;
+  for (int part = threadIdx.x; part < (columns + 255) / 256; part += blockDim.x) {
+    float sums[pieces] = {};
+    for (int piece = 0; piece < pieces; ++piece) {
+      const int first = 8 * (pieces * part + piece);
+      for (int j = 0; j < 4 && first < columns; ++j) {
+        float even = 0.0f, odd = 0.0f;
+        for (int i = first; i < first + 8; i += 2) {
+          const float low = bf16(h[j * stream_stride + i]);
+          const float high = bf16(h[j * stream_stride + i + 1]);
+          even = __fmaf_rn(low, low, even);
+          odd = __fmaf_rn(high, high, odd);
+        }
+        sums[piece] = __fadd_rn(sums[piece], __fadd_rn(even, odd));
+      }
+    }
+    for (int half = pieces / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) sums[i] = __fadd_rn(sums[i], sums[i + half]);
+    to[part] = sums[0];
+  }
 }
 
 // The norm of a row, as x_format says: 0 bf16, 1 Q8a codes and scales, 2 both. `row` is shared

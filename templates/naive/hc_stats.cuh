@@ -37,12 +37,12 @@ struct GateRows {
 };
 
 // For all threads of the block, which come to it together; `shared` has 25 doubles for each.
-template <int columns, int threads>
+template <int columns, int threads, int streams = 4>
 __device__ inline void put_gates(const unsigned short* h, long long stream_stride, const float* fn,
                                  long long fn_stride, const float* scale, const float* base,
                                  double (&shared)[threads][gates + 1], const GateRows& to) {
   double sums[gates + 1] = {};
-  for (int column = threadIdx.x; column < 4 * columns; column += threads) {
+  for (int column = threadIdx.x; column < streams * columns; column += threads) {
     const double v = bf16(h[column / columns * stream_stride + column % columns]);
     for (int k = 0; k < gates; ++k) sums[k] += v * fn[k * fn_stride + column];
     sums[gates] += v * v;
@@ -54,7 +54,7 @@ __device__ inline void put_gates(const unsigned short* h, long long stream_strid
     for (int i = 1; i < threads; ++i) sums[k] += shared[i][k];
   }
   const float squares = static_cast<float>(sums[gates]);  // may leave fp32
-  const double rs = 1.0 / sqrt(static_cast<double>(squares) / (4.0 * columns) + 1e-20);
+  const double rs = 1.0 / sqrt(static_cast<double>(squares) / (1.0 * streams * columns) + 1e-20);
   double logits[gates];
   for (int k = 0; k < gates; ++k) {
     const int kind = k < 4 ? 0 : k < 8 ? 1 : 2;

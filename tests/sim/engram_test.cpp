@@ -1,6 +1,5 @@
-// embed_expand, engram_hash, engram_inject, moe_route, moe_align and
-// moe_combine on the simulator: planted
-// mistakes are found by verification.
+// embed_expand, engram_hash and engram_inject on the simulator: planted mistakes are found by
+// verification.
 #include "tests/sim/planted_mistakes.h"
 
 namespace kiln {

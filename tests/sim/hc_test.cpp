@@ -1,5 +1,6 @@
-// The ops on residual streams on the simulator: planted mistakes are found by verification, the fused
-// op has the bits of the two that it stands for, and a chain of sub-layers stays with float64.
+// The ops on residual streams on the simulator: planted mistakes are found by verification, the
+// fused op has the bits of the two that it stands for, and a chain of sub-layers stays with
+// float64.
 #include <array>
 #include <cmath>
 #include <functional>
@@ -29,9 +30,13 @@ TEST(HcOnSimulator, PlantedMistakesInTheMixAreRejected) {
        "args.post"},
       {"streams are dense", "kernel.cu", "x.load(h + piece * piece_elements, args.h_stride1)",
        "x.load(h + piece * piece_elements, columns)"},
-      {"a stream is left out of the squares", "hc_sums.cuh", "j == 0 ? of_stream",
-       "j <= 1 ? of_stream"},
-      {"the last piece is missing", "kernel.cu", "piece >= pieces)", "piece + 1 >= pieces)"},
+      {"a stream is left out of the squares", "hc_sums.cuh", "int j = 1; j < streams",
+       "int j = 2; j < streams"},
+      {"another order of the squares", "hc_sums.cuh", "__shfl_xor_sync(all_lanes, squares, half)",
+       "__shfl_xor_sync(all_lanes, squares, 16 / half)"},
+      {"all sums in one place", "hc_sums.cuh", "row[piece / warp_lanes]", "row[0]"},
+      {"sums beyond the last", "hc_sums.cuh", "&& piece < pieces", ""},
+      {"the last piece is missing", "kernel.cu", "|| piece < pieces)", "|| piece + 1 < pieces)"},
   };
   expect_rejected("hc_post", mutants, {{"K", 1280}, {"sqrsum", 1}},
                   {{"threads", 64}, {"pieces_per_thread", 3}}, kCases);
@@ -56,12 +61,12 @@ TEST(HcOnSimulator, PlantedMistakesInTheFoldAreRejected) {
 
 TEST(HcOnSimulator, PlantedMistakesInTheFusedOpAreRejected) {
   const std::vector<Mutant> mutants{
-      {"the weights of other streams", "hc_post_fold_norm.cuh", "fold(all, pre)",
-       "fold(all, {pre.y, pre.x, pre.z, pre.w})"},
-      {"nothing is folded", "hc_post_fold_norm.cuh", "x.data[i] = fold(all, pre);", ""},
-      {"the mean is a sum", "hc_post_fold_norm.cuh", "{0.25f, 0.25f, 0.25f, 0.25f}",
-       "{1.0f, 1.0f, 1.0f, 1.0f}"},
-      {"sqrsum of the first row", "hc_post_fold_norm.cuh", "args.sqrsum[row]", "args.sqrsum[0]"},
+      {"the weights of other streams", "hc_post_fold_norm.cuh", "folded = fold(all, pre);",
+       "folded = fold(all, {pre.y, pre.x, pre.z, pre.w});"},
+      {"nothing is folded", "hc_post_fold_norm.cuh", "folded = fold(all, pre);", ""},
+      {"the mean is a sum", "hc.cuh", "{0.25f, 0.25f, 0.25f, 0.25f}", "{1.0f, 1.0f, 1.0f, 1.0f}"},
+      {"sqrsum of the first row", "hc_post_fold_norm.cuh", "args.sqrsum + row * args.sqrsum_stride",
+       "args.sqrsum"},
   };
   expect_rejected("hc_post_fold_norm", mutants, {{"K", 1280}, {"x_format", 2}, {"sqrsum", 1}},
                   {{"threads_per_row", 64}, {"rows_per_cta", 2}}, kCases);
@@ -74,8 +79,7 @@ TEST(HcOnSimulator, PlantedMistakesInTheStatisticsAreRejected) {
       {"pairs of h change places", "hc_stats_partials.cuh",
        "a[m][0].x, a[m][1].x, a[m][0].y, a[m][1].y", "a[m][0].y, a[m][1].y, a[m][0].x, a[m][1].x"},
       {"squares of one half", "hc_stats_partials.cuh",
-       "sums.squares[m][half], sum_of_squares(a[m][half])",
-       "sums.squares[m][half], sum_of_squares(a[m][0])"},
+       "squares[m][half], sum_of_squares(a[m][half])", "squares[m][half], sum_of_squares(a[m][0])"},
       {"streams are dense", "hc_stats_partials.cuh", "block / blocks_of_stream * args.h_stride1",
        "block / blocks_of_stream * i64{columns}"},
       {"a warp is left out", "hc_stats_partials.cuh", "int warp = 1; warp < warps",
@@ -86,20 +90,58 @@ TEST(HcOnSimulator, PlantedMistakesInTheStatisticsAreRejected) {
       {"a group is left out", "hc_stats_gates.cuh", "int group = 1; group < groups",
        "int group = 2; group < groups"},
       {"3 steps", "hc_stats_gates.cuh", "sinkhorn_steps = 20", "sinkhorn_steps = 3"},
-      {"rows last", "hc_stats_gates.cuh", "comb.divide_columns();\n#pragma unroll 1",
-       "comb.divide_rows();\n#pragma unroll 1"},
-      {"pre without epsilon", "hc_stats_gates.cuh", "__fadd_rn(sigmoid(logit(j)), gate_epsilon)",
-       "sigmoid(logit(j)) * 1.00001f"},
+      {"rows last", "hc_stats_gates.cuh", "matrix.divide_columns();\n#pragma unroll 1",
+       "matrix.divide_rows();\n#pragma unroll 1"},
+      {"pre without epsilon", "hc_stats_gates.cuh", "__fadd_rn(sigmoid(logit), gate_epsilon)",
+       "sigmoid(logit) * 1.00001f"},
       {"post without its 2", "hc_stats_gates.cuh", "__fmul_rn(2.0f, sigmoid",
        "__fmul_rn(1.0f, sigmoid"},
-      {"one scale for all", "hc_stats_gates.cuh", "args.scale[kind]", "args.scale[0]"},
-      {"comb is transposed", "hc_stats_gates.cuh", "logit(2 * streams + streams * j + c)",
-       "logit(2 * streams + streams * c + j)"},
+      {"one scale for all", "hc_stats_gates.cuh", "gate < side ? 0 : gate < 2 * side ? 1 : 2", "0"},
+      {"comb is transposed", "hc_stats_gates.cuh", "[lane - 2 * side] = logit",
+       "[lane % side * side + lane / side - 2] = logit"},
       {"the epsilon of V4", "hc_stats_gates.cuh", "1e-20f", "1e-6f"},
   };
-  expect_rejected("hc_stats", mutants, {{"K", 256}},
+  expect_rejected("hc_stats", mutants, {{"K", 256}, {"S", 4}, {"precision", 0}},
                   {{"m_tiles", 1}, {"warps", 2}, {"splits", 16}, {"rows_per_gate_cta", 4}},
                   {"17 rows", "vectors", "one sign", "one column", "padded strides"});
+}
+
+TEST(HcOnSimulator, PlantedMistakesInTwoKernelsAreRejected) {
+  const std::vector<Mutant> mutants{
+      {"the fold of the first row", "streams.cu", "args.workspace) + row * columns",
+       "args.workspace)"},
+      {"the norm of the first row", "norm.cu", "args.workspace) + row * columns",
+       "args.workspace)"},
+      {"a part is mixed twice", "streams.cu", "blockIdx.x % row_parts", "0"},
+      {"the weights of the piece before", "hc_post_fold_norm.cuh", "weight.data[i], factor",
+       "weight.data[i > 0 ? i - 1 : 0], factor"},
+  };
+  expect_rejected("hc_post_fold_norm", mutants, {{"K", 1280}, {"x_format", 2}, {"sqrsum", 1}},
+                  {{"threads_per_row", 64}, {"rows_per_cta", 2}, {"kernels", 2}}, kCases);
+}
+
+TEST(HcOnSimulator, PlantedMistakesInOnePassAreRejected) {
+  const std::string kernel = "streams_and_partials.cu";
+  const std::vector<Mutant> mutants{
+      {"comb is transposed", "hc.cuh", "__fmul_rn(comb[i][j]", "__fmul_rn(comb[j][i]"},
+      {"the streams before", kernel, "after[i] = {low[i], high[i]};",
+       "after[i] = load_8(h + i * args.h_stride1);"},
+      {"fn of another stream", kernel, "stream * i64{columns}",
+       "(stream + 1) % streams * i64{columns}"},
+      {"columns of fn change places", kernel, "stream * i64{columns} + block_column",
+       "stream * i64{columns} + (block_column + 64) % columns"},
+      {"rows of the tile change places", kernel, "8 * half + lane / 4", "lane / 4"},
+      {"no barrier", kernel, "__syncthreads();", ""},
+      {"the fold lies on the sums", "hc_stats_layout.cuh", "num_rows, splits, 0)",
+       "num_rows, 0, 0)"},
+      {"columns beyond the last", kernel, "|| column < columns)", "|| true)"},
+      {"the norm of the first row", "norm_and_gates.cu", "splits) + row * columns", "splits)"},
+      {"the gates of the first row", "norm_and_gates.cu", "args.next_pre + of",
+       "args.next_pre + 0"},
+  };
+  expect_rejected("hc_fused_post_pre_delayed", mutants, {{"K", 416}, {"x_format", 2}},
+                  {{"one_pass", 1}, {"warps", 8}, {"threads_per_row", 64}},
+                  {"33 rows", "single gates", "padded strides", "no mean"});
 }
 
 class FusedStreams : public OpChain {};
@@ -122,7 +164,8 @@ TEST_F(FusedStreams, HasTheBitsOfHcPostAndHcFoldNorm) {
     call("hc_post", as({{"sqrsum", 1}}), apart);
     apart["folded"] = allocate(2 * rows * kColumns);
     call("hc_fold_norm", as({{"x_format", 2}}), apart);
-    for (const Config& config : {Config{}, Config{{"threads_per_row", 64}, {"rows_per_cta", 4}}}) {
+    for (const Config& config :
+         {Config{}, Config{{"threads_per_row", 64}, {"rows_per_cta", 4}}, Config{{"kernels", 2}}}) {
       const Pointers fused = tensors_of(kit, c);
       call("hc_post_fold_norm", c, fused, config);
       for (const auto& [name, size] :
@@ -130,7 +173,7 @@ TEST_F(FusedStreams, HasTheBitsOfHcPostAndHcFoldNorm) {
                                           {"x", 2 * rows * kColumns},
                                           {"x_codes", rows * kColumns},
                                           {"x_scales", rows * kColumns / 32},
-                                          {"sqrsum", 4 * rows}}) {
+                                          {"sqrsum", 4 * rows * 2}}) {
         EXPECT_EQ(bytes(fused.at(name), size), bytes(apart.at(name), size)) << name;
       }
     }
@@ -191,7 +234,7 @@ class ChainOfStreams : public OpChain {
 
   static Case of_layer(int64_t layer) {
     return {.name = "sub-layer",
-            .sizes = {{"K", kColumns}, {"T", kRows}, {"x_format", 0}},
+            .sizes = {{"K", kColumns}, {"S", 4}, {"precision", 0}, {"T", kRows}, {"x_format", 0}},
             .strides = {},
             .knobs = {},
             .absent = {"mean"},
