@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times the PyTorch and the Triton peers of Kiln's ops, to be read beside Kiln's own times.
 
-    peers.py [--small | --op NAME] [--row TEXT] [--json FILE]
+    peers.py [--small | --other-small | --op NAME] [--row TEXT] [--json FILE]
                                checks both peers on the GPU, times them, prints a table
     peers.py --self-check      checks the mathematics on the CPU; needs neither a GPU nor torch
 
@@ -33,8 +33,10 @@ else:
     import peers_linear_fp8
     import peers_metadata
     import peers_numbers
+    import peers_other_reference
     import peers_rows
     import peers_sparse_mla_decode
+    import peers_streams
     import peers_timing
     from peers_timing import Row
 
@@ -59,7 +61,8 @@ SMALL_OPS = (
     "ragged_indptr",
     "ragged_keys",
 )
-OPS = LARGE_OPS + SMALL_OPS
+OTHER_SMALL_OPS = ("hc_post",)
+OPS = LARGE_OPS + SMALL_OPS + OTHER_SMALL_OPS
 
 RATIO = 2
 TOP_K = 512
@@ -97,6 +100,8 @@ def op_of_trials(module):
 def check_references():
     reference.check_reference()
     small_reference.check_examples()
+    if torch is not None:
+        peers_other_reference.check_examples()
 
 
 def self_check(ops):
@@ -106,6 +111,7 @@ def self_check(ops):
     if torch is None:
         print("PyTorch and Triton peers: skipped, torch cannot be imported here")
         return
+    os.environ["TRITON_INTERPRET"] = "1"  # before tracing imports Triton
     torch.manual_seed(1)
     for op in ops.values():
         op.check_torch("cpu")
@@ -114,7 +120,6 @@ def self_check(ops):
     counts = [op.check_comparison() for op in ops.values() if op.check_comparison]
     found, accepted = (sum(each) for each in zip(*counts)) if counts else (0, 0)
     print(f"comparison of numbers: finds {found} mistakes, accepts {accepted} other differences")
-    os.environ["TRITON_INTERPRET"] = "1"
     try:
         import triton  # noqa: F401
     except ImportError:
@@ -219,7 +224,7 @@ def all_ops():
         "sparse_mla_decode": op_of_trials(peers_sparse_mla_decode),
     } | {
         name: op_of_trials(peers)
-        for module in (peers_rows, peers_cache, peers_metadata)
+        for module in (peers_rows, peers_cache, peers_metadata, peers_streams)
         for name, peers in module.PEERS.items()
     }
 
@@ -307,11 +312,17 @@ def main():
         "--small", action="store_true", help="only the small ops around attention"
     )
     parser.add_argument(
+        "--other-small",
+        action="store_true",
+        help="only the small ops of streams, Engram, embedding and router",
+    )
+    parser.add_argument(
         "--row", metavar="TEXT", action="append", help="only rows with this in their names"
     )
     parser.add_argument("--json", metavar="FILE", help="write every number there too")
     options = parser.parse_args()
-    wanted = set(options.op or (SMALL_OPS if options.small else OPS))
+    groups = SMALL_OPS * options.small + OTHER_SMALL_OPS * options.other_small
+    wanted = set(options.op or groups or OPS)
     ops = {name: op for name, op in all_ops().items() if name in wanted}
     if options.self_check:
         self_check(ops)

@@ -1,8 +1,9 @@
-"""The small ops around attention: how their peers are checked and timed, whatever the op.
+"""The small ops: how their peers are checked and timed, whatever the op.
 
-Shapes and rows are those of floors_small_ops.json. Like `kiln bench`: inputs warm, what is written
-rotates, but for what a PyTorch form allocates and what is small (README.md). An op says what its inputs and outputs are and how each peer is called (SmallOp); the ops
-themselves are in peers_rows.py, peers_cache.py and peers_metadata.py.
+Shapes and rows are those of floors_small_ops.json and floors_other_small_ops.json. Like `kiln
+bench`: inputs warm, what is written rotates, but for what a PyTorch form allocates and what is
+small (README.md). An op says what its inputs and outputs are and how each peer is called (SmallOp);
+the ops themselves are in peers_rows.py, peers_cache.py, peers_metadata.py and peers_streams.py.
 """
 
 import functools
@@ -14,15 +15,39 @@ from typing import Callable
 
 import torch
 
-from peers_check import require_same
+from peers_check import require_close, require_same
 from peers_numbers import check_comparison, require_same_numbers
 from peers_reference import require
 from peers_timing import MAX_CALLS_PER_GRAPH, Row, num_sets
 
-SHAPES_FILE = pathlib.Path(__file__).with_name("floors_small_ops.json")
+SHAPES_FILES = [
+    pathlib.Path(__file__).with_name(name)
+    for name in ("floors_small_ops.json", "floors_other_small_ops.json")
+]
+MAX_COLD_SETS = 64
+FEW = 200  # one number in so many may be more than a step away behind another rounding
+RMS_TOLERANCE = 2**-8  # and then of the whole output, relative
 TABLE_ROWS = 8192
 CHECK_ROWS = 7
 POISON = 0xEE
+
+
+def as_list(tensor):
+    return tensor.double().tolist() if tensor.is_floating_point() else tensor.tolist()
+
+
+def as_double(tensor):
+    """On the CPU, or int64."""
+    return tensor.cpu().to(torch.float64 if tensor.is_floating_point() else torch.int64)
+
+
+@functools.cache
+def compiled(function, device_type):
+    """For each shape anew, rounded to bf16 where it says so. Without a GPU only traced."""
+    how = {"backend": "eager"}
+    if device_type == "cuda":
+        how = {"options": {"emulate_precision_casts": True}}
+    return torch.compile(function, fullgraph=True, dynamic=False, **how)
 
 
 @dataclass
@@ -32,13 +57,20 @@ class SmallOp:
     outputs: Callable  # (inputs) -> tensors that a call writes, poisoned or as they were before
     torch_form: Callable  # (inputs, outputs) -> results; those written in place are outputs
     triton_form: Callable  # (inputs, outputs, config): writes outputs
-    reference: Callable  # (inputs as lists, outputs before) -> results
+    reference: Callable  # (inputs as `values` says, outputs before) -> results
     configs: Callable  # (inputs) -> of Triton
     read: Callable  # (inputs) -> tensors that a call reads; all of each unless `bytes` says else
     bytes: Callable | None = None  # (inputs, outputs) -> the fewest that a call moves
     check_sizes: Callable = lambda sizes: {"num_rows": CHECK_ROWS}
     # Results bf16 that come behind a sum: numbers of outputs.
     near: Callable = lambda inputs: ()
+    # And behind a sum of what a sum was rounded to; not many may be more than one step apart.
+    mostly_near: Callable = lambda inputs: ()
+    # fp32: number of output -> tolerance, of a number below 1 absolute; config None: not Triton
+    close: Callable = lambda inputs, config: {}
+    values: Callable = as_list  # what the reference takes in place of a tensor
+    compiled_form: Callable = lambda inputs: None  # (outputs) -> results, or None
+    cold: tuple = ()  # names of inputs that rotate
     # (inputs, results) -> Quantised in them, or None; all else of them is compared as `near` says
     quantised: Callable = lambda inputs, results: None
     mistakes: Callable = lambda inputs: {}  # name -> inputs of a PyTorch form that has it
@@ -88,36 +120,51 @@ def poisoned(shape, dtype, device):
     ).view(dtype)
 
 
-def as_lists(inputs):
-    """Tensors as lists, the rest as it is: what a reference takes."""
+def plain(inputs, values):
+    """What a reference takes."""
     return SimpleNamespace(
         **{
-            name: (
-                value.double().tolist()
-                if torch.is_tensor(value) and value.is_floating_point()
-                else value.tolist() if torch.is_tensor(value) else value
-            )
+            name: values(value) if torch.is_tensor(value) else value
             for name, value in vars(inputs).items()
         }
     )
 
 
-def require_near(what, found, expected):
-    """bf16, one step apart."""
+def far_apart(what, found, expected):
+    """How many, of bf16, are more than a step apart."""
     require(
         found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
     )
     if not expected.numel():
-        return
+        return 0
     found, expected = found.double(), expected.double()
     cancelled = 1e-6 * expected.abs().max()  # where values of a pair almost cancel
-    count = int((~((found - expected).abs() <= expected.abs() * 2**-7 + cancelled)).sum())
+    near = (found - expected).abs() <= expected.abs() * 2**-7 + cancelled
+    return int((~near).sum())
+
+
+def require_near(what, found, expected):
+    count = far_apart(what, found, expected)
     require(count == 0, f"{what}: {count} wrong")
+
+
+def require_mostly_near(what, found, expected):
+    count = far_apart(what, found, expected)
+    require(count <= expected.numel() // FEW, f"{what}: {count} far off")
+    require_close(what, found, expected, RMS_TOLERANCE)
+
+
+def require_within(what, found, expected, tolerance):
+    require(
+        found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
+    )
+    error = ((found - expected).abs() / expected.abs().clamp(min=1)).max().item()
+    require(error <= tolerance, f"{what}: error {error:.2e}")
 
 
 def tensor_like(values, like):
     dtype = torch.float64 if like.is_floating_point() else torch.int64
-    return torch.tensor(values, dtype=dtype).to(like.dtype).to(like.device)
+    return torch.as_tensor(values, dtype=dtype).to(like.dtype).to(like.device)
 
 
 class Peers:
@@ -141,7 +188,8 @@ class Peers:
         torch.manual_seed(7)
         inputs = self.op.inputs(*self.shapes[at], device)
         outputs = self.op.outputs(inputs)
-        expected = self.op.reference(as_lists(inputs), [each.tolist() for each in outputs])
+        values = self.op.values
+        expected = self.op.reference(plain(inputs, values), [values(each) for each in outputs])
         return inputs, [tensor_like(e, o) for e, o in zip(expected, outputs, strict=True)]
 
     def without_quantised(self, inputs, results):
@@ -149,7 +197,7 @@ class Peers:
         self.op.quantised(inputs, results).clear()
         return results
 
-    def compare(self, what, inputs, found, expected):
+    def compare(self, what, inputs, found, expected, config=None):
         places = [self.op.quantised(inputs, results) for results in (found, expected)]
         if all(places):
             numbers = (place.numbers() for place in places)
@@ -157,16 +205,22 @@ class Peers:
             found = self.without_quantised(inputs, found)
             expected = self.without_quantised(inputs, expected)
         found, expected = self.op.meant(inputs, found), self.op.meant(inputs, expected)
-        near = self.op.near(inputs)
+        compares = dict.fromkeys(self.op.near(inputs), require_near)
+        compares |= dict.fromkeys(self.op.mostly_near(inputs), require_mostly_near)
+        for i, tolerance in self.op.close(inputs, config).items():
+            compares[i] = functools.partial(require_within, tolerance=tolerance)
         for i, (got, want) in enumerate(zip(found, expected, strict=True)):
-            compare = require_near if i in near else require_same
-            compare(f"{self.op.name}, {what}, output {i}", got, want)
+            compares.get(i, require_same)(f"{self.op.name}, {what}, output {i}", got, want)
 
     def check_torch(self, device):
         for at, (shape, _) in enumerate(self.shapes):
             inputs, expected = self.checked(at, device)
             found = self.op.torch_form(inputs, self.op.outputs(inputs))
             self.compare(f"torch, {shape}", inputs, found, expected)
+            compiled_form = self.op.compiled_form(inputs)
+            if compiled_form and device == "cpu":
+                found = compiled_form(self.op.outputs(inputs))
+                self.compare(f"traced, {shape}", inputs, found, expected)
 
     def check_comparison(self):
         """Numbers of mistakes found and of differences accepted, on the CPU."""
@@ -188,7 +242,7 @@ class Peers:
                 what = f"triton, {shape}, {config}"
                 yield (
                     functools.partial(self.op.triton_form, inputs, outputs, config),
-                    functools.partial(self.compare, what, inputs, outputs, expected),
+                    functools.partial(self.compare, what, inputs, outputs, expected, config),
                 )
 
     def planned_rows(self):
@@ -206,24 +260,46 @@ class Peers:
         # Of a buffer that is worked on in place a call may touch a part, twice.
         written = min(sum(each.nbytes for each in first), -(-moved // 2))
         copies = min(num_sets(written), MAX_CALLS_PER_GRAPH)
-        sets = [first] + [op.outputs(inputs) for _ in range(copies - 1)]
+        if op.cold:
+            copies = max(copies, min(num_sets(moved), MAX_COLD_SETS))
+        sets = [(inputs, first)]
+        for _ in range(copies - 1):
+            fields = {name: getattr(inputs, name).clone() for name in op.cold}
+            sets.append((SimpleNamespace(**vars(inputs) | fields), op.outputs(inputs)))
 
         def check(config):
             expected = op.torch_form(inputs, op.outputs(inputs))
             found = op.outputs(inputs)
             op.triton_form(inputs, found, config)
-            self.compare("Triton against PyTorch", inputs, found, expected)
+            self.compare("Triton against PyTorch", inputs, found, expected, config)
+
+        def check_compiled(name):
+            expected = op.torch_form(inputs, op.outputs(inputs))
+            found = op.compiled_form(inputs)(op.outputs(inputs))
+            self.compare(f"{name} against PyTorch", inputs, found, expected)
+
+        other_calls = {}
+        if op.compiled_form(inputs):
+            forms = [(op.compiled_form(of_set), outputs) for of_set, outputs in sets]
+
+            def call_compiled(i):
+                form, outputs = forms[i % copies]
+                form(outputs)
+
+            other_calls["torch.compile"] = call_compiled
 
         return Row(
             op=op.name,
             shape=shape | sizes,
-            memory="inputs warm",
+            memory=f"inputs warm, {op.cold[0]} cold" if op.cold else "inputs warm",
             num_sets=copies,
             bytes=moved,
-            call_torch=lambda i: op.torch_form(inputs, sets[i % copies]),
-            call_triton=lambda i, config: op.triton_form(inputs, sets[i % copies], config),
+            call_torch=lambda i: op.torch_form(*sets[i % copies]),
+            call_triton=lambda i, config: op.triton_form(*sets[i % copies], config),
             check=check,
             configs=op.configs(inputs),
+            other_calls=other_calls,
+            check_other=check_compiled,
         )
 
 
@@ -232,6 +308,8 @@ def all_bytes(op):
 
 
 def peers_of(ops):
-    """Name -> Peers, of the ops that the file of shapes has."""
-    cases = json.loads(SHAPES_FILE.read_text(encoding="utf-8"))["ops"]
+    """Name -> Peers, of the ops that the files of shapes have."""
+    cases = []
+    for file in SHAPES_FILES:
+        cases += json.loads(file.read_text(encoding="utf-8"))["ops"]
     return {op.name: Peers(op, [case for case in cases if case["op"] == op.name]) for op in ops}

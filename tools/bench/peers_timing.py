@@ -36,6 +36,7 @@ class Row:
     configs: tuple = (None,)  # of Triton, the fastest is timed; None where the kernel tunes itself
     self_tuned_kernel: object = None
     other_calls: dict = field(default_factory=dict)  # name -> (i), timed in a graph only
+    check_other: Callable = lambda name: None  # such a call, as `check` does; before it is timed
     flops: int = 0  # of the matrix products
 
     def triton_config(self, config):
@@ -133,7 +134,12 @@ def time_row(name, row, attempts):
         graph = attempts.run(f"{name}, {peer}, graph", time_graph, call, row.num_sets)
         times[peer] = {"eager": eager, "graph": graph}
     for other, call in row.other_calls.items():
-        graph = attempts.run(f"{name}, {other}, graph", time_graph, call, row.num_sets)
+
+        def checked_time(other=other, call=call):
+            row.check_other(other)
+            return time_graph(call, row.num_sets)
+
+        graph = attempts.run(f"{name}, {other}, graph", checked_time)
         times[other] = {"graph": graph}
     return {
         "op": row.op,
