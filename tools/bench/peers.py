@@ -61,7 +61,13 @@ SMALL_OPS = (
     "ragged_indptr",
     "ragged_keys",
 )
-OTHER_SMALL_OPS = ("hc_post",)
+OTHER_SMALL_OPS = (
+    "hc_post",
+    "hc_fold_norm",
+    "hc_post_fold_norm",
+    "hc_stats",
+    "hc_fused_post_pre_delayed",
+)
 OPS = LARGE_OPS + SMALL_OPS + OTHER_SMALL_OPS
 
 RATIO = 2
