@@ -29,9 +29,11 @@ else:
     import peers_act_quant
     import peers_cache
     import peers_check
+    import peers_engram
     import peers_inputs
     import peers_linear_fp8
     import peers_metadata
+    import peers_moe
     import peers_numbers
     import peers_other_reference
     import peers_rows
@@ -39,6 +41,15 @@ else:
     import peers_streams
     import peers_timing
     from peers_timing import Row
+
+    SMALL_MODULES = (
+        peers_rows,
+        peers_cache,
+        peers_metadata,
+        peers_streams,
+        peers_engram,
+        peers_moe,
+    )
 
 LARGE_OPS = (
     "combine_topk_swa",
@@ -67,6 +78,12 @@ OTHER_SMALL_OPS = (
     "hc_post_fold_norm",
     "hc_stats",
     "hc_fused_post_pre_delayed",
+    "embed_expand",
+    "engram_hash",
+    "engram_inject",
+    "moe_route",
+    "moe_align",
+    "moe_combine",
 )
 OPS = LARGE_OPS + SMALL_OPS + OTHER_SMALL_OPS
 
@@ -230,7 +247,7 @@ def all_ops():
         "sparse_mla_decode": op_of_trials(peers_sparse_mla_decode),
     } | {
         name: op_of_trials(peers)
-        for module in (peers_rows, peers_cache, peers_metadata, peers_streams)
+        for module in SMALL_MODULES
         for name, peers in module.PEERS.items()
     }
 

@@ -1,9 +1,22 @@
 """What residual streams, Engram, embedding and router mean; nothing is shared with a peer.
 
-Plain float64 tensors on the CPU, rounded to bf16 where the op rounds.
+Plain float64 tensors on the CPU, rounded to bf16 where the op rounds; the hash and moe_align take
+lists.
 """
 
+import itertools
+
 import torch
+
+MULTIPLIERS = [76632096046245, 4839876093313, 35959672319349, 73987337458391]  # of layer 1
+PRIMES = [
+    16000000 + prime
+    for prime in (
+        *(57, 79, 81, 97, 121, 129, 133, 183, 189, 207, 211, 253),
+        *(277, 289, 307, 321, 339, 381, 393, 399, 403, 409, 447, 463),
+    )
+]
+OFFSETS = [0, *itertools.accumulate(PRIMES[:-1])]
 
 
 def rounded(x):
@@ -41,6 +54,96 @@ def sinkhorn(logits):
     return a
 
 
+def embed_expand(ids, table, first_id, num_streams):
+    rows = []
+    for place in (ids - first_id).tolist():
+        row = table[place] if 0 <= place < len(table) else torch.zeros_like(table[0])
+        rows.append(torch.stack([row] * num_streams))
+    return torch.stack(rows)
+
+
+def hash_columns(tokens, multipliers, primes, offsets):
+    """Rows of the table for a token and the three before it."""
+    rows, heads = [], len(primes) // 3
+    r = tokens[0] * multipliers[0]
+    for n in (1, 2, 3):
+        r ^= tokens[n] * multipliers[n]
+        for column in range((n - 1) * heads, n * heads):
+            rows.append(r % primes[column] + offsets[column])
+    return rows
+
+
+def engram_hash(ids, requests, query_start_loc, history, multipliers, primes, offsets, pad_id):
+    """Of lists."""
+    rows = []
+    for t, request in enumerate(requests):
+        first = query_start_loc[request]
+        seen = history[request] + ids[first : t + 1]
+        tokens = seen[-1:-5:-1]
+        dead = next((n for n, token in enumerate(tokens) if token < 0), 4)
+        tokens[dead:] = [pad_id] * (4 - dead)
+        rows.append(hash_columns(tokens, multipliers, primes, offsets))
+    return rows
+
+
+def engram_inject(h, keys_and_value, q_weight, k_weight, ids):
+    out = h.clone()
+    columns = h.shape[2]
+    for t, token in enumerate(ids.tolist()):
+        if token < 0:
+            continue
+        value = keys_and_value[t, -columns:]
+        for c, x in enumerate(h[t]):
+            key = keys_and_value[t, c * columns : (c + 1) * columns]
+            dot = (x * q_weight[c] * k_weight[c] * key).sum()
+            for row in (x, key):
+                dot = dot / (row.pow(2).mean() + 1e-20).sqrt()
+            dot = dot / columns**0.5
+            out[t, c] = rounded(x + gate(dot) * value)
+    return out
+
+
+def gate(dot):
+    return 1 / (1 + (-dot.sign() * dot.abs().clamp(min=1e-6).sqrt()).exp())
+
+
+def score(logits):
+    return torch.where(logits > 20, logits, logits.exp().log1p()).sqrt()
+
+
+def moe_route(logits, bias, top_k):
+    scores = score(logits)
+    ids = [
+        sorted(range(len(row)), key=lambda e, row=row: (-row[e], e))[:top_k]
+        for row in (scores + bias).tolist()
+    ]
+    weights = [[scores[t, e].item() for e in row] for t, row in enumerate(ids)]
+    return ids, [[w / sum(row) * 1.5 for w in row] for row in weights]
+
+
+def moe_align(ids, num_experts, block_size, capacity):
+    """Of lists."""
+    of_experts = [[] for _ in range(num_experts)]
+    num_pairs = 0
+    for row in ids:
+        for expert in row:
+            of_experts[expert].append(num_pairs)
+            num_pairs += 1
+    pairs, experts = [], []
+    for expert, of_expert in enumerate(of_experts):
+        while len(of_expert) % block_size:
+            of_expert.append(num_pairs)
+        pairs += of_expert
+        experts += [expert] * (len(of_expert) // block_size)
+    count = len(pairs)
+    pairs += [num_pairs] * (capacity - count)
+    return pairs, experts + [-1] * (capacity // block_size - len(experts)), [count]
+
+
+def moe_combine(pairs, shared):
+    return rounded(sum(pairs.unbind(1)) + shared)
+
+
 def check_examples():
     """The worked examples of the specification."""
 
@@ -57,3 +160,16 @@ def check_examples():
         [0.1324684, 0.1151260, 0.7305408, 0.0218626],
     ]
     near("Sinkhorn", sinkhorn(torch.tensor(rows, dtype=torch.float64)), mixes, 1e-7)
+
+    found = hash_columns((5, 4, 3, 2), MULTIPLIERS, PRIMES, OFFSETS)
+    expected = 22259, 117124931, 142558994, 249163395, 261693639, 380883595
+    if tuple(found[column] for column in (0, 7, 8, 15, 16, 23)) != expected:
+        raise AssertionError(f"rows of the Engram: {found}")
+    if sum(found) != 4588694744:
+        raise AssertionError(f"rows of the Engram: {found}")
+
+    dots = torch.tensor([0.25, -4.0], dtype=torch.float64)
+    near("gate of the Engram", gate(dots), [0.6224593312, 0.1192029220], 1e-9)
+    logits = torch.tensor([-5.0, 0, 1, 10, 25], dtype=torch.float64)
+    scores = [0.0819472299, 0.832554611, 1.1459763, 3.16228484, 5]
+    near("scores of the router", score(logits), scores, 1e-7)

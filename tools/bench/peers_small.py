@@ -3,7 +3,7 @@
 Shapes and rows are those of floors_small_ops.json and floors_other_small_ops.json. Like `kiln
 bench`: inputs warm, what is written rotates, but for what a PyTorch form allocates and what is
 small (README.md). An op says what its inputs and outputs are and how each peer is called (SmallOp);
-the ops themselves are in peers_rows.py, peers_cache.py, peers_metadata.py and peers_streams.py.
+the ops themselves are in the files that README.md names.
 """
 
 import functools
