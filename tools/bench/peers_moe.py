@@ -89,7 +89,7 @@ MOE_ALIGN = SmallOp(
 
 
 def combine_inputs(shape, sizes, device):
-    rows, columns = sizes["num_rows"], shape["columns"]
+    rows, columns = sizes["num_rows"], shape["hidden_size"]
     return SimpleNamespace(
         pairs=random_bf16((rows, shape["top_k"], columns), device),
         shared=random_bf16((rows, columns), device),
