@@ -1,5 +1,6 @@
 #include "runtime/preloader.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <new>
@@ -11,7 +12,7 @@
 namespace kiln::runtime {
 namespace {
 
-// Images that wait for a loader. As many again may wait to be freed.
+// Images that wait for the loader. As many again may wait to be freed.
 constexpr size_t kMostUnloaded = 32;
 // Waking a thread costs whoever wakes it some microseconds, and the loader has none to spare: the
 // reader goes on when half of the images are loaded, and take() looks by itself now and then.
@@ -20,12 +21,19 @@ constexpr std::chrono::milliseconds kLook{1};
 
 // The driver keeps some 160 KB of small blocks for an image. In another thread than the first,
 // glibc's malloc asks the system for each page of them, which makes 256 loads a fifth slower (H200,
-// 103 ms against 85), unless what it holds in reserve was large before. Nothing is touched here.
-void reserve_for_small_blocks() {
+// 103 ms against 85), unless what it holds in reserve was large before. A page of each block is
+// touched, where malloc notes its size: some 2 us an image, not worth it for a few.
+constexpr size_t kManyImages = 8;
+
+void reserve_for_small_blocks(size_t images) {
   constexpr size_t kBlock = 120'000;  // below what malloc maps by itself
-  constexpr size_t kBlocks = 400;
-  std::vector<std::unique_ptr<char[]>> blocks(kBlocks);
-  for (auto& block : blocks) block = std::make_unique_for_overwrite<char[]>(kBlock);
+  constexpr size_t kImageBytes = 160'000, kMostBytes = 48'000'000;
+  std::vector<std::unique_ptr<char[]>> blocks(std::min(images * kImageBytes, kMostBytes) / kBlock);
+  try {
+    for (auto& block : blocks) block = std::make_unique_for_overwrite<char[]>(kBlock);
+  } catch (const std::bad_alloc&) {
+    // Slower then.
+  }
 }
 
 }  // namespace
@@ -157,14 +165,16 @@ void Preloader::read_all() {
 }
 
 void Preloader::load_all() {
-  try {
-    reserve_for_small_blocks();
-  } catch (const std::bad_alloc&) {
-    // Slower then.
-  }
+  size_t reserved = 0;  // for so many images
   std::unique_lock lock(mutex_);
   while (Entry* const entry = next_of(to_load_, lock)) {
     if (to_load_.entries.size() == kFewUnloaded) has_room_.notify_one();
+    if (wanted_ >= std::max(kManyImages, 2 * reserved)) {
+      reserved = wanted_;
+      lock.unlock();
+      reserve_for_small_blocks(reserved);
+      lock.lock();
+    }
     const KernelKey& key = entry->first;
     Preloaded& result = entry->second.result;
     if (result.binary) {
