@@ -4,7 +4,7 @@
 //
 // 8 lanes to a head, each with 8 elements of its half that does not rotate and 8 of the other, so
 // that all lanes do the same. A thread has heads that lie head_groups apart, so that position and
-// angles are read once; while it works on one, the next is on its way. Nothing branches.
+// angles are read once; while it works on one, the next is on its way. Its loop has no branch.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // heads, output, threads, heads_per_thread
 #include "templates/common/memory.cuh"

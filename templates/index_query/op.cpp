@@ -61,7 +61,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
 
 ModelHints model(const Sizes&, const Config& c, const Gpu&) {
   const double heads = static_cast<double>(c["heads_per_thread"]);
-  return ModelHints{.bytes_in_flight_per_thread = 64,
+  return ModelHints{.bytes_in_flight_per_thread = heads > 1 ? 64.0 : 32.0,  // the next head too
                     .instructions_per_thread = 110 + 165 * heads,
                     .dependent_loads = 2};
 }

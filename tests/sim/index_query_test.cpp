@@ -35,10 +35,22 @@ TEST(IndexQueryOnSimulator, PlantedMistakesAreRejected) {
       {"the largest of one half", "kernel.cu", "largest_magnitude(x.turning.pairs)",
        "largest_magnitude(x.still.pairs)"},
   };
+  const std::vector<Mutant> by_warps{
+      {"rows beyond the last are written", "kernel.cu", "wanted >= args.num_rows) return;",
+       "wanted > args.num_rows) return;"},
+  };
+  const std::vector<Mutant> by_steps{
+      {"heads of a thread are neighbours", "kernel.cu", "* head_groups;\n  const bool has_weight",
+       ";\n  const bool has_weight"},
+  };
   const std::vector<std::string> cases{"vectors and edges", "3 rows", "any bits",
                                        "positions beyond the table", "padded strides"};
   expect_rejected("index_query", all, {{"H", 7}, {"output", 1}}, {}, cases);
   expect_rejected("index_query", q4m, {{"H", 32}, {"output", 0}}, {}, cases);
+  expect_rejected("index_query", by_warps, {{"H", 32}, {"output", 0}}, {{"heads_per_thread", 4}},
+                  cases);
+  expect_rejected("index_query", by_steps, {{"H", 7}, {"output", 1}}, {{"heads_per_thread", 4}},
+                  cases);
   expect_rejected("index_query", q8k, {{"H", 7}, {"output", 1}}, {}, cases);
 }
 
