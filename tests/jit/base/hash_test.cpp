@@ -28,6 +28,26 @@ TEST(HashRecord, IsTheHashOfLengthPrefixedFields) {
   EXPECT_EQ(HashRecord().field("ab", int64_t{-12}).hash(), hash_text(record));
 }
 
+// Longer records are hashed in stripes, as they come.
+TEST(HashRecord, IsThatOfTheWholeRecordAtEveryLength) {
+  const auto length_of = [](size_t size) {
+    std::string bytes;
+    for (int i = 0; i < 8; ++i) bytes += static_cast<char>(size >> (8 * i) & 0xff);
+    return bytes;
+  };
+  HashRecord together;
+  std::string record;
+  for (const size_t size : {0, 200, 240, 241, 1000, 5000}) {
+    std::string value(size, 'v');
+    for (size_t i = 0; i < size; i += 7) value[i] = static_cast<char>(i);
+    const std::string text = length_of(1) + "n" + length_of(size) + value;
+    EXPECT_EQ(HashRecord().field("n", value).hash(), hash_text(text)) << size;
+    together.field("n", value);
+    record += text;
+  }
+  EXPECT_EQ(together.hash(), hash_text(record));
+}
+
 TEST(Hash, IsReadBackFromItsDigitsAndFromNothingElse) {
   const Hash128 hash = hash_text("kiln");
   EXPECT_EQ(parse_hash(hash.hex()), hash);
