@@ -62,21 +62,24 @@ void print_rows(const std::vector<tuner::VerifyRow>& rows) {
   if (!table.empty()) print(table.text());
 }
 
+double hang_timeout_s(const std::string& text) {
+  constexpr double kLeast = 1e-3;
+  const double seconds = parse_duration_s(text);
+  if (seconds >= kLeast) return seconds;
+  throw Failure(ExitCode::usage,
+                fmt::format("a hang timeout of {} ends every launch; at least 1ms.", text),
+                "Leave --hang-timeout out for 3 s.");
+}
+
 ExitCode run_verify(const VerifyArguments& arguments, const Common& common) {
   resolve_ops(arguments.ops);
-  const runtime::DeviceInfo device = require_device(arguments.device);
-  OpenStore store(common, StoreUse::write);
-
   tuner::VerifyOptions options;
-  options.device = device.id;
   options.ops = arguments.ops;
-  if (!arguments.hang_timeout.empty()) {
-    options.hang_timeout_s = parse_duration_s(arguments.hang_timeout);
-    if (options.hang_timeout_s == 0) {
-      throw Failure(ExitCode::usage, "a hang timeout of 0 ends every launch.",
-                    "Leave --hang-timeout out for 3 s.");
-    }
-  }
+  if (!arguments.hang_timeout.empty())
+    options.hang_timeout_s = hang_timeout_s(arguments.hang_timeout);
+  const runtime::DeviceInfo device = require_device(arguments.device);
+  options.device = device.id;
+  OpenStore store(common, StoreUse::write);
   Progress progress;
   options.log = [&](const std::string& line) { progress.line(line); };
   const std::vector<tuner::VerifyRow> rows = tuner::verify(*store, options);
@@ -137,8 +140,10 @@ void add_verify(CLI::App& app, Common& common, Chosen& chosen) {
       ->type_name("ID");
   command->add_option("--op", arguments->ops, "Only this op; may be repeated")->type_name("NAME");
   command
-      ->add_option("--hang-timeout", arguments->hang_timeout,
-                   "How long a launch may take: 3s (default), more under a tool that slows the GPU")
+      ->add_option(
+          "--hang-timeout", arguments->hang_timeout,
+          "How long a launch may take on a GPU: 3s (default), more under a tool that slows it; "
+          "simulated ones have 5 minutes at least")
       ->type_name("TIME");
 }
 
