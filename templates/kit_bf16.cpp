@@ -41,4 +41,22 @@ double round_to_bf16(double value) {
   return std::copysign(std::nearbyint(value / step) * step, value);
 }
 
+double e4m3_double(uint8_t code) {
+  const int exponent = (code >> 3) & 15;
+  const int mantissa = code & 7;
+  if (exponent == 15 && mantissa == 7) return std::nan("");
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return (code & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+double ue8m0_double(uint8_t byte) {
+  return byte == 255 ? std::nan("") : std::ldexp(1.0, byte - 127);
+}
+
+double dequantised(double product) {
+  const double rounded = round_to_bf16(product);
+  return std::fabs(rounded) >= std::ldexp(1.0, 128) ? std::copysign(INFINITY, product) : rounded;
+}
+
 }  // namespace kiln::templates

@@ -13,4 +13,11 @@ uint16_t float_to_bf16(double value);  // of an fp32 number; a NaN is 0x7fff
 // infinity.
 double round_to_bf16(double value);
 
+// --- numbers of 8 bits that become bf16
+
+double e4m3_double(uint8_t code);
+double ue8m0_double(uint8_t byte);
+// Code times scale, rounded once; beyond bf16 it is infinity ((f)3).
+double dequantised(double product);
+
 }  // namespace kiln::templates

@@ -129,28 +129,9 @@ void fill_page(const Case& c, int64_t page, std::span<uint8_t> bytes) {
   }
 }
 
-double e4m3_double(uint8_t code) {
-  const int exponent = (code >> 3) & 15;
-  const int mantissa = code & 7;
-  if (exponent == 15 && mantissa == 7) return std::nan("");
-  const double magnitude =
-      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
-  return (code & 0x80) != 0 ? -magnitude : magnitude;
-}
-
 double e2m1_double(uint8_t code) {
   constexpr double kMagnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
   return (code & 8) != 0 ? -kMagnitudes[code & 7] : kMagnitudes[code & 7];
-}
-
-double ue8m0_double(uint8_t byte) {
-  return byte == 255 ? std::nan("") : std::ldexp(1.0, byte - 127);
-}
-
-// Code times scale, rounded once; beyond bf16 it is infinity ((f)3).
-double dequantised(double product) {
-  const double rounded = round_to_bf16(product);
-  return std::fabs(rounded) >= std::ldexp(1.0, 128) ? std::copysign(INFINITY, product) : rounded;
 }
 
 double element_value(const Case& c, int64_t slot, int64_t e) {
