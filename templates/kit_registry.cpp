@@ -10,6 +10,7 @@ extern const Kit combine_topk_swa_kit;
 extern const Kit compressed_kv_insert_kit;
 extern const Kit compressor_update_kit;
 extern const Kit embed_expand_kit;
+extern const Kit engram_fetch_kit;
 extern const Kit engram_hash_kit;
 extern const Kit engram_inject_kit;
 extern const Kit gather_dequant_kv_kit;
@@ -45,6 +46,7 @@ std::vector<const Kit*>& registry() {
       &compressed_kv_insert_kit,
       &compressor_update_kit,
       &embed_expand_kit,
+      &engram_fetch_kit,
       &engram_hash_kit,
       &engram_inject_kit,
       &gather_dequant_kv_kit,

@@ -12,6 +12,7 @@ extern const Op combine_topk_swa;
 extern const Op compressed_kv_insert;
 extern const Op compressor_update;
 extern const Op embed_expand;
+extern const Op engram_fetch;
 extern const Op engram_hash;
 extern const Op engram_inject;
 extern const Op gather_dequant_kv;
@@ -47,6 +48,7 @@ std::vector<const Op*>& registry() {
       &compressed_kv_insert,
       &compressor_update,
       &embed_expand,
+      &engram_fetch,
       &engram_hash,
       &engram_inject,
       &gather_dequant_kv,

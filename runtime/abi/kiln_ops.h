@@ -379,6 +379,89 @@ KILN_API kiln_status kiln_embed_expand_workspace(kiln_plan *plan,
                                                  const kiln_embed_expand_args *args,
                                                  uint64_t *bytes);
 
+/* ---- engram_fetch ---- */
+
+/* Rows of the Engram table that the hashes name, decoded or as they are.
+ *
+ * For row t, head h and r = rows[t, h] - first_row:
+ *   x[t, h * columns + d] = bf16(table[r, d] * 2^(table_scales[r, d / 32] - 127))
+ * where 0 <= r < num_table_rows, else 0: padding (-1 of engram_hash) and rows of other ranks. A
+ * rank has some of the heads, whole, or the rows first_row .. first_row + num_table_rows - 1 of
+ * all; then the sum of x over the ranks is exact, as all but one are 0. Elements are rounded once
+ * (nearest even, subnormals kept, overflow to infinity); NaN codes and scales of 255 give NaN.
+ * "codes_q8a" writes the table's bytes instead, for linear_fp8 with that x_format; elsewhere codes
+ * and scales are 0, so that the sum of the bytes is the row.
+ * source says where table and table_scales lie. "device": a kernel reads each row as often as it is
+ * named. "host": pinned host memory, mapped into the device's addresses (cudaHostAlloc,
+ * cudaHostRegister), whose pointers are given; a row that several rows and heads name crosses the
+ * bus once and is copied on the device. The result is the same to the bit.
+ *
+ * Formula: ops.md B19.3, (f)3. Version 1. Result: bit-exact.
+ * Shape (fixed, JSON for kiln_plan_create):
+ *   "num_heads": heads of this rank (1 to 192)
+ *   "columns": elements of a row of the table; a multiple of 32 (32 to 1024)
+ *   "source": memory of the table ("device", "host")
+ *   "x_format": what is written ("bf16", "codes_q8a")
+ */
+typedef struct kiln_engram_fetch_args {
+  /* sizeof of this struct */
+  uint64_t struct_bytes;
+  /* in, i32 [num_rows, num_heads]: row for each head, as engram_hash gives them */
+  const int32_t *rows;
+  /* elements of rows from one row to the next */
+  int64_t rows_stride;
+  /* in, u8 [num_table_rows, columns]: E4M3 codes; 16-byte aligned */
+  const uint8_t *table;
+  /* elements of table from one row of table to the next; a multiple of 16 */
+  int64_t table_stride;
+  /* in, u8 [num_table_rows, groups]: their UE8M0 scales */
+  const uint8_t *table_scales;
+  /* elements of table_scales from one row of table to the next */
+  int64_t table_scales_stride;
+  /* out, bf16 [num_rows, x_columns]: rows of the table, side by side; only with x_format bf16,
+   * else NULL; 16-byte aligned */
+  uint16_t *x;
+  /* elements of x from one row to the next; a multiple of 8 */
+  int64_t x_stride;
+  /* out, u8 [num_rows, x_columns]: their codes; only with x_format codes_q8a, else NULL; 16-byte
+   * aligned */
+  uint8_t *x_codes;
+  /* elements of x_codes from one row to the next; a multiple of 16 */
+  int64_t x_codes_stride;
+  /* out, u8 [num_rows, x_groups]: their scales; only with x_format codes_q8a, else NULL */
+  uint8_t *x_scales;
+  /* elements of x_scales from one row to the next */
+  int64_t x_scales_stride;
+  /* rows (tokens), padding included; 0 to 8388608 */
+  int64_t num_rows;
+  /* rows of table; 0 to 2147483647 */
+  int64_t num_table_rows;
+  /* number of the first row of table; 0 to 2147483647 */
+  int64_t first_row;
+  /* scratch of the call, 256-byte aligned; NULL when it needs none */
+  void *workspace;
+  /* its size; at least what kiln_engram_fetch_workspace answers */
+  uint64_t workspace_bytes;
+} kiln_engram_fetch_args;
+
+/* Launches on stream. Legal under capture once prepared. Returns at once: a fault on the device
+ * shows at the caller's next synchronisation.
+ * KILN_INVALID_ARGUMENT, KILN_DRIVER_ERROR (the launch), KILN_CLOSED, KILN_FORKED.
+ * The first call of a plan that was not prepared prepares it and may fail as kiln_prepare does:
+ * KILN_UNSUPPORTED, KILN_NO_COMPILER, KILN_COMPILE_ERROR, KILN_DRIVER_ERROR, KILN_OUT_OF_MEMORY,
+ * KILN_BAD_STATE (inside a callback of a kiln_prepare). Under capture and after kiln_seal it
+ * returns KILN_NOT_PREPARED. */
+KILN_API kiln_status kiln_engram_fetch(kiln_plan *plan, const kiln_engram_fetch_args *args,
+                                       void *stream);
+
+/* Bytes of workspace that a call with these sizes, or smaller ones, needs; pointers and strides
+ * in args are not looked at. Touches no device.
+ * KILN_INVALID_ARGUMENT, KILN_NOT_PREPARED (it depends on the kernels: prepare first),
+ * KILN_CLOSED, KILN_FORKED. */
+KILN_API kiln_status kiln_engram_fetch_workspace(kiln_plan *plan,
+                                                 const kiln_engram_fetch_args *args,
+                                                 uint64_t *bytes);
+
 /* ---- engram_hash ---- */
 
 /* Rows of the Engram table for each token: hashes of the n-grams that end there.
