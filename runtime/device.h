@@ -122,6 +122,13 @@ class Device {
   virtual void copy_on_device(DevicePtr to, DevicePtr from, int64_t bytes, Stream stream) = 0;
   virtual void fill(DevicePtr to, uint8_t value, int64_t bytes, Stream stream) = 0;
 
+  // Pinned memory of the host, which kernels read over the bus at the same address. Fails with
+  // unsupported where a device has no bus (the simulator). free_pinned() of nullptr is legal.
+  virtual void* allocate_pinned(int64_t /*bytes*/) {
+    fail(Status::unsupported, "{} has no bus to pinned memory of the host.", info().id);
+  }
+  virtual void free_pinned(void* /*memory*/) noexcept {}
+
   // Streams and graphs of the library's own (tuner, bench, tests). Never a device-wide
   // synchronisation. Graphs are destroyed before their Device.
   virtual Stream create_stream() = 0;
@@ -170,6 +177,39 @@ class DeviceBuffer {
  private:
   Device* device_ = nullptr;
   DevicePtr pointer_ = 0;
+  int64_t bytes_ = 0;
+};
+
+// The same for pinned memory of the host.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  PinnedBuffer(Device& device, int64_t bytes)
+      : device_(&device), memory_(device.allocate_pinned(bytes)), bytes_(bytes) {}
+  ~PinnedBuffer() { reset(); }
+  PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+    if (this != &other) {
+      reset();
+      device_ = std::exchange(other.device_, nullptr);
+      memory_ = std::exchange(other.memory_, nullptr);
+      bytes_ = std::exchange(other.bytes_, 0);
+    }
+    return *this;
+  }
+  void reset() {
+    if (device_ != nullptr) device_->free_pinned(memory_);
+    device_ = nullptr;
+    memory_ = nullptr;
+    bytes_ = 0;
+  }
+  void* get() const { return memory_; }
+  DevicePtr on_device() const { return reinterpret_cast<DevicePtr>(memory_); }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  Device* device_ = nullptr;
+  void* memory_ = nullptr;
   int64_t bytes_ = 0;
 };
 

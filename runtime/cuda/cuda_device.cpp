@@ -330,6 +330,8 @@ class CudaDevice : public Device {
   CaptureState capture_state(Stream stream) noexcept override;
 
   DevicePtr allocate(int64_t bytes) override;
+  void* allocate_pinned(int64_t bytes) override;
+  void free_pinned(void* memory) noexcept override;
   void free(DevicePtr pointer) noexcept override;
   int64_t free_bytes() override;
   void copy_to_device(DevicePtr to, const void* from, int64_t bytes) override;
@@ -559,6 +561,25 @@ void CudaDevice::free(DevicePtr pointer) noexcept {
   if (pointer == 0) return;
   const Scope scope(driver_, context_, Capture::relaxed);
   if (scope.result() == CUDA_SUCCESS) driver_.mem_free(pointer);
+}
+
+// With unified addresses, which every GPU from cc 2.0 up has, the pointer serves kernels as it is.
+void* CudaDevice::allocate_pinned(int64_t bytes) {
+  if (bytes < 0)
+    fail(Status::invalid_argument, "An allocation of {} bytes is not possible.", bytes);
+  if (bytes == 0) return nullptr;
+  const Scope scope(driver_, context_, Capture::relaxed);
+  require(scope.result(), "enter its context");
+  void* memory = nullptr;
+  require(driver_.mem_host_alloc(&memory, static_cast<size_t>(bytes), CU_MEMHOSTALLOC_DEVICEMAP),
+          fmt::format("pin {} bytes of the host", bytes));
+  return memory;
+}
+
+void CudaDevice::free_pinned(void* memory) noexcept {
+  if (memory == nullptr) return;
+  const Scope scope(driver_, context_, Capture::relaxed);
+  if (scope.result() == CUDA_SUCCESS) driver_.mem_free_host(memory);
 }
 
 int64_t CudaDevice::free_bytes() {

@@ -69,6 +69,8 @@ void bind_all(Symbols& symbols, Driver& driver) {
 
   symbols.require(driver.mem_alloc, "cuMemAlloc_v2");
   symbols.require(driver.mem_free, "cuMemFree_v2");
+  symbols.require(driver.mem_host_alloc, "cuMemHostAlloc");
+  symbols.require(driver.mem_free_host, "cuMemFreeHost");
   symbols.require(driver.mem_get_info, "cuMemGetInfo_v2");
   symbols.require(driver.memcpy_h_to_d_async, "cuMemcpyHtoDAsync_v2");
   symbols.require(driver.memcpy_d_to_h_async, "cuMemcpyDtoHAsync_v2");

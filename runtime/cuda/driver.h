@@ -70,6 +70,8 @@ struct Driver {
 
   CUresult (*mem_alloc)(CUdeviceptr* pointer, size_t bytes) = nullptr;
   CUresult (*mem_free)(CUdeviceptr pointer) = nullptr;
+  CUresult (*mem_host_alloc)(void** memory, size_t bytes, unsigned flags) = nullptr;
+  CUresult (*mem_free_host)(void* memory) = nullptr;
   CUresult (*mem_get_info)(size_t* free_bytes, size_t* total_bytes) = nullptr;
   CUresult (*memcpy_h_to_d_async)(CUdeviceptr to, const void* from, size_t bytes,
                                   CUstream stream) = nullptr;

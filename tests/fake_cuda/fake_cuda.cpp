@@ -18,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -46,6 +47,7 @@ using kiln::fake::ImageKind;
   X(cuKernelGetFunction)                                                                          \
   X(cuModuleLoadDataEx) X(cuModuleUnload) X(cuModuleGetFunction) X(cuFuncGetAttribute)            \
   X(cuFuncSetAttribute) X(cuFuncLoad) X(cuLaunchKernel) X(cuMemAlloc_v2) X(cuMemFree_v2)          \
+  X(cuMemHostAlloc) X(cuMemFreeHost)                                                              \
   X(cuMemGetInfo_v2) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyHtoDAsync_v2)                \
   X(cuMemcpyDtoHAsync_v2) X(cuMemcpyDtoDAsync_v2) X(cuMemsetD8_v2) X(cuMemsetD8Async)             \
   X(cuStreamCreate) X(cuStreamDestroy_v2) X(cuStreamSynchronize) X(cuStreamQuery)                      \
@@ -201,6 +203,7 @@ struct Books {
   Pool<Graph> graphs;
   Pool<GraphExec> execs;
   std::map<CUdeviceptr, Allocation> allocations;
+  std::set<void*> pinned;  // of the host
   std::deque<fake_cuda_launch> launches;
   uint64_t launches_dropped = 0;
   std::vector<const char*> log;
@@ -704,6 +707,8 @@ void fake_cuda_reset() {
   Books& all = books();
   const Lock lock(all.mutex);
   while (!all.allocations.empty()) release_allocation(all, all.allocations.begin());
+  for (void* const memory : all.pinned) std::free(memory);
+  all.pinned.clear();
   all.device_count = kDeviceCount;
   all.driver_version = kDefaultDriverVersion;
   all.kernel_ns = 1000;
@@ -851,6 +856,7 @@ uint64_t fake_cuda_live(const char* what) {
                       [](const Context& context) { return context.alive.load(); }));
   }
   if (kind == "allocations") return all.allocations.size();
+  if (kind == "pinned") return all.pinned.size();
   if (kind == "bytes") {
     uint64_t bytes = 0;
     for (const Device& device : all.devices) bytes += device.used_bytes;
@@ -1314,6 +1320,31 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
   const auto allocation = all.allocations.find(pointer);
   if (allocation == all.allocations.end()) return CUDA_ERROR_INVALID_VALUE;
   release_allocation(all, allocation);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  ENTER(cuMemHostAlloc);
+  USE_CONTEXT(context);
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  Books& all = books();
+  const Lock lock(all.mutex);
+  if (const CUresult result = forbid_while_capturing(all); result != CUDA_SUCCESS) return result;
+  *memory = std::malloc(bytes);
+  if (*memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::memset(*memory, kPoison, std::min(bytes, kPoisonedBytes));
+  all.pinned.insert(*memory);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemFreeHost(void* memory) {
+  ENTER(cuMemFreeHost);
+  USE_CONTEXT(context);
+  Books& all = books();
+  const Lock lock(all.mutex);
+  if (const CUresult result = forbid_while_capturing(all); result != CUDA_SUCCESS) return result;
+  if (all.pinned.erase(memory) == 0) return CUDA_ERROR_INVALID_VALUE;
+  std::free(memory);
   return CUDA_SUCCESS;
 }
 

@@ -90,8 +90,8 @@ int fake_cuda_get_launch(uint64_t number, fake_cuda_launch *launch);
 size_t fake_cuda_log_size(void);
 const char *fake_cuda_log_entry(size_t index);
 
-/* What is alive: "contexts", "allocations", "bytes", "streams", "events", "images", "graphs",
- * "graph_execs". */
+/* What is alive: "contexts", "allocations", "pinned", "bytes", "streams", "events", "images",
+ * "graphs", "graph_execs". */
 uint64_t fake_cuda_live(const char *what);
 
 /* This thread: device of the current context (-1: none) and how many contexts are pushed. */

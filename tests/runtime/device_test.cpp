@@ -578,6 +578,26 @@ TEST_F(DeviceTest, NothingToDoIsLegal) {
   EXPECT_EQ(failure_of([&] { device->allocate(-1); }).first, Status::invalid_argument);
 }
 
+TEST_F(DeviceTest, PinnedMemoryIsTheHostsAndFreedOnce) {
+  const auto device = Device::open("cuda:0");
+  {
+    PinnedBuffer first(*device, 100);
+    std::memset(first.get(), 7, 100);
+    EXPECT_EQ(first.on_device(), reinterpret_cast<DevicePtr>(first.get()));
+    const PinnedBuffer second = std::move(first);
+    EXPECT_EQ(second.bytes(), 100);
+    EXPECT_EQ(fake_cuda_live("pinned"), 1u);
+  }
+  EXPECT_EQ(fake_cuda_live("pinned"), 0u);
+  EXPECT_EQ(device->allocate_pinned(0), nullptr);
+  device->free_pinned(nullptr);
+  EXPECT_EQ(failure_of([&] { device->allocate_pinned(-1); }).first, Status::invalid_argument);
+  ASSERT_TRUE(fake_cuda_fail_times("cuMemHostAlloc", CUDA_ERROR_OUT_OF_MEMORY, 0, 1));
+  const auto [status, text] = failure_of([&] { device->allocate_pinned(100); });
+  EXPECT_EQ(status, Status::out_of_memory);
+  expect_contains(text, "pin 100 bytes of the host on cuda:0 (NVIDIA A100-SXM4-80GB)");
+}
+
 TEST_F(DeviceTest, OutOfMemoryHasItsOwnStatus) {
   fake_cuda_set_memory(0, 1000);
   const auto device = Device::open("cuda:0");
