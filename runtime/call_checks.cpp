@@ -448,7 +448,7 @@ std::string CallChecks::explain_pointer(const PointerCheck& check, const int64_t
                        sizes_text(fields));
   }
   if (check.presence == Presence::absent) {
-    return fmt::format("{}: {} is {:#x}, but it must be NULL: it is used {}", op_.name, name,
+    return fmt::format("{}: {} is {:#x}, but it must be NULL: it is used only {}", op_.name, name,
                        pointer, templates::condition_text(op_, op_.find_arg(name)->only_in));
   }
   if ((pointer & check.misaligned_bits) != 0) {

@@ -73,7 +73,9 @@ std::string pointer_doc(const Op& op, const Arg& arg) {
   std::string text =
       fmt::format("{}, {} {}: {}", kind, dtype_name(arg.dtype), dims_text(op, arg), arg.doc);
   if (!arg.only_in.symbol.empty())
-    text += fmt::format("; {}, else NULL", condition_text(op, arg.only_in));
+    text += fmt::format("; only {}, else NULL", condition_text(op, arg.only_in));
+  if (arg.pinned_in.has_value())
+    text += fmt::format("; {} pinned memory of the host", condition_text(op, *arg.pinned_in));
   if (arg.presence == Presence::optional) text += "; NULL is legal";
   if (arg.align_bytes > dtype_bytes(arg.dtype))
     text += fmt::format("; {}-byte aligned", arg.align_bytes);
@@ -267,7 +269,7 @@ std::string condition_text(const Op& op, const ShapeCondition& condition) {
   values.pop_back();
   const std::string list =
       values.empty() ? last : fmt::format("{} or {}", fmt::join(values, ", "), last);
-  return fmt::format("only with {} {}", size.field, list);
+  return fmt::format("with {} {}", size.field, list);
 }
 
 std::string device_args_header(const Op& op) {

@@ -23,7 +23,7 @@ inline constexpr int kFieldBytes = 8;
 std::vector<Field> abi_fields(const Op& op);
 int field_index(const std::vector<Field>& fields, std::string_view name);  // -1 when absent
 
-// "only with compressed_format f1, f2 or f3".
+// "with compressed_format f1, f2 or f3".
 std::string condition_text(const Op& op, const ShapeCondition& condition);
 
 // "head(parameters)" without what ends it, broken after commas to stay within 100 columns.

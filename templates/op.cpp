@@ -129,6 +129,10 @@ Presence Arg::presence_in(const Sizes& fixed) const {
   return only_in.holds(fixed) ? presence : Presence::absent;
 }
 
+bool Arg::is_pinned(const Sizes& fixed) const {
+  return pinned_in.has_value() && pinned_in->holds(fixed);
+}
+
 Size fixed(std::string symbol, std::string field, std::string doc, int64_t min, int64_t max) {
   return Size{.symbol = std::move(symbol),
               .field = std::move(field),
@@ -194,6 +198,11 @@ Arg out(std::string name, DType dtype, std::string_view dims, std::string doc) {
              .kind = ArgKind::output,
              .dims = split_dims(dims),
              .doc = std::move(doc)};
+}
+
+Arg pinned_in(const ShapeCondition& condition, Arg arg) {
+  arg.pinned_in = condition;
+  return arg;
 }
 
 Arg only_in(const ShapeCondition& condition, Arg arg) {

@@ -134,13 +134,15 @@ struct Arg {
   std::vector<std::string> dims;  // symbols, outermost first
   std::string doc;
   Presence presence = Presence::required;
-  ShapeCondition only_in;  // the argument is NULL in every other shape
+  ShapeCondition only_in;                        // the argument is NULL in every other shape
+  std::optional<ShapeCondition> pinned_in = {};  // shapes in which it is pinned memory of the host
   Memory memory = Memory::warm;
   int64_t align_bytes = 4;                  // of the base pointer
   int64_t stride_multiple = 1;              // every stride is a multiple of this many elements
   std::optional<Tolerance> tolerance = {};  // of an output where it is not the op's
 
   Presence presence_in(const Sizes& fixed) const;
+  bool is_pinned(const Sizes& fixed) const;
 };
 
 // Legal calls have small <= big. `sentence` says so in the words of the caller: "idx_width must be
@@ -160,6 +162,7 @@ struct Bucket {
 // The fewest bytes and operations that any implementation must spend.
 struct Cost {
   double cold_read_bytes = 0;
+  double bus_read_bytes = 0;  // from pinned memory of the host
   double warm_read_bytes = 0;
   double in_place_read_bytes = 0;  // of what is written again: warm in a model, rotates in a bench
   double write_bytes = 0;
@@ -256,6 +259,7 @@ Size stepped(Size size, std::string item);  // the size of a dimension that has 
 Arg in(std::string name, DType dtype, std::string_view dims, std::string doc);  // dims: "T K"
 Arg out(std::string name, DType dtype, std::string_view dims, std::string doc);
 Arg only_in(const ShapeCondition& condition, Arg arg);
+Arg pinned_in(const ShapeCondition& condition, Arg arg);
 Arg vectors(Arg arg, int64_t stride_multiple);  // read or written 16 bytes at a time
 Arg cold(Arg arg);
 Arg inout(Arg arg);     // of an input: is written too

@@ -102,6 +102,7 @@ class Bench {
   const Gpu& gpu() const { return worker_.info().gpu; }
   PlanWork plan_of(const Subject& subject, const Config& config);
   double ceiling_gb_per_s(double read_bytes, double write_bytes);
+  double ceiling_bus_gb_per_s();
   double ceiling_tflop_per_s();
 
   cache::Store& store_;
@@ -116,6 +117,7 @@ class Bench {
   };
   runtime::TodaysPlans plans_{target_.gpu};
   std::map<int64_t, double> ceilings_;  // by read share in steps
+  double bus_ceiling_ = 0;
   double mma_ceiling_ = 0;
 };
 
@@ -153,6 +155,11 @@ double Bench::ceiling_gb_per_s(double read_bytes, double write_bytes) {
   if (known != ceilings_.end()) return known->second;
   return ceilings_[step] =
              worker_.ceiling_gb_per_s(static_cast<double>(step) * kShareStep, kCeilingBytes);
+}
+
+double Bench::ceiling_bus_gb_per_s() {
+  if (bus_ceiling_ == 0) bus_ceiling_ = worker_.ceiling_bus_gb_per_s();
+  return bus_ceiling_;
 }
 
 double Bench::ceiling_tflop_per_s() {
@@ -200,6 +207,11 @@ BenchRow Bench::measure(const Subject& subject) {
   row.bytes = read_bytes + cost.write_bytes;
   row.ceiling_gb_per_s = ceiling_gb_per_s(read_bytes, cost.write_bytes);
   row.floor_ns = row.bytes / row.ceiling_gb_per_s;
+  if (cost.bus_read_bytes > 0) {
+    row.bus_bytes = cost.bus_read_bytes;
+    row.ceiling_bus_gb_per_s = ceiling_bus_gb_per_s();
+    row.floor_ns = std::max(row.floor_ns, row.bus_bytes / row.ceiling_bus_gb_per_s);
+  }
   if (cost.mma_fma > 0) {
     constexpr double kNsPerS = 1e9, kTera = 1e12;
     row.mma_operations = 2 * cost.mma_fma;

@@ -55,15 +55,26 @@ uint64_t float_kind(DType dtype) { return dtype == DType::bf16 ? 1 : dtype == DT
 
 }  // namespace
 
-Arena::Buffer Arena::allocate(int64_t bytes) {
+void Arena::require_left(int64_t bytes) const {
   if (bytes > left_bytes()) {
     fail(Status::out_of_memory,
          "{} bytes of device memory are needed, but {} of the tuner's {} are left.", bytes,
          left_bytes(), limit_bytes_);
   }
+}
+
+Arena::Buffer Arena::allocate(int64_t bytes) {
+  require_left(bytes);
   runtime::DeviceBuffer memory(device_, bytes);
   used_bytes_ += bytes;
   return Buffer(*this, std::move(memory));
+}
+
+Arena::Buffer Arena::allocate_pinned(int64_t bytes) {
+  require_left(bytes);
+  runtime::PinnedBuffer pinned(device_, bytes);
+  used_bytes_ += bytes;
+  return Buffer(*this, std::move(pinned));
 }
 
 uint64_t poison_mask(DType dtype) {

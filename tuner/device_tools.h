@@ -14,8 +14,8 @@
 
 namespace kiln::tuner {
 
-// All device memory of the tuner, at most `limit_bytes` of it at a time. Fails with out_of_memory
-// beyond, as the driver does.
+// All device memory of the tuner and what it pins of the host, at most `limit_bytes` of it at a
+// time. Fails with out_of_memory beyond, as the driver does.
 class Arena {
  public:
   Arena(runtime::Device& device, int64_t limit_bytes)
@@ -30,27 +30,35 @@ class Arena {
         reset();
         arena_ = std::exchange(other.arena_, nullptr);
         memory_ = std::move(other.memory_);
+        pinned_ = std::move(other.pinned_);
       }
       return *this;
     }
     ~Buffer() { reset(); }
     void reset() {
-      if (arena_ != nullptr) arena_->used_bytes_ -= memory_.bytes();
+      if (arena_ != nullptr) arena_->used_bytes_ -= bytes();
       arena_ = nullptr;
       memory_.reset();
+      pinned_.reset();
     }
-    runtime::DevicePtr get() const { return memory_.get(); }
-    int64_t bytes() const { return memory_.bytes(); }
+    runtime::DevicePtr get() const { return is_pinned() ? pinned_.on_device() : memory_.get(); }
+    int64_t bytes() const { return memory_.bytes() + pinned_.bytes(); }
+    bool is_pinned() const { return pinned_.get() != nullptr; }
+    void* on_host() const { return pinned_.get(); }  // nullptr: it is device memory
 
    private:
     friend class Arena;
     Buffer(Arena& arena, runtime::DeviceBuffer memory)
         : arena_(&arena), memory_(std::move(memory)) {}
+    Buffer(Arena& arena, runtime::PinnedBuffer pinned)
+        : arena_(&arena), pinned_(std::move(pinned)) {}
     Arena* arena_ = nullptr;
-    runtime::DeviceBuffer memory_;
+    runtime::DeviceBuffer memory_;  // one of the two
+    runtime::PinnedBuffer pinned_;
   };
 
   Buffer allocate(int64_t bytes);
+  Buffer allocate_pinned(int64_t bytes);  // of the host, within the same limit
   int64_t limit_bytes() const { return limit_bytes_; }
   int64_t left_bytes() const { return limit_bytes_ - used_bytes_; }
 
@@ -58,6 +66,8 @@ class Arena {
   runtime::Device& device_;
   int64_t limit_bytes_;
   int64_t used_bytes_ = 0;
+
+  void require_left(int64_t bytes) const;
 };
 
 class OwnStream {

@@ -357,6 +357,11 @@ double DeviceWorker::empty_launch_ns() {
   return require_reply({{"do", "launch"}}).at("time_ns");
 }
 
+double DeviceWorker::ceiling_bus_gb_per_s() {
+  ensure_started();
+  return require_reply({{"do", "bus_ceiling"}}).at("gb_per_s");
+}
+
 double DeviceWorker::ceiling_tflop_per_s() {
   ensure_started();
   return require_reply({{"do", "mma_ceiling"}}).at("tflop_per_s");

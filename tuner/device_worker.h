@@ -97,7 +97,8 @@ class DeviceWorker {
                         int first_round);
   double empty_launch_ns();
   double ceiling_gb_per_s(double read_share, int64_t bytes);
-  double ceiling_tflop_per_s();  // of mma.sync, bf16 with fp32 sums
+  double ceiling_bus_gb_per_s();  // from pinned memory of the host
+  double ceiling_tflop_per_s();   // of mma.sync, bf16 with fp32 sums
 
  private:
   // What the child said last that it does: its own work, or a candidate's.

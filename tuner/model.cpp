@@ -106,13 +106,14 @@ double model_time_ns(const ModelInput& input, const Gpu& gpu) {
   double time = 0;
   for (size_t i = 0; i < input.plan.kernels.size(); ++i) {
     const KernelLaunch& kernel = input.plan.kernels[i];
-    const Work work{.dram_bytes = (cost.cold_read_bytes + cost.write_bytes) / kernels,
-                    .l2_bytes = (cost.warm_read_bytes + cost.in_place_read_bytes) / kernels,
-                    .instructions_per_warp = kernel.instructions_per_thread > 0
-                                                 ? kernel.instructions_per_thread
-                                                 : hints.instructions_per_thread,
-                    .integer_operations = cost.integer_operations / kernels,
-                    .mma_fma = cost.mma_fma / kernels};
+    // The rate of the bus is not known; what differs between configs is the same.
+    const Work work{
+        .dram_bytes = (cost.cold_read_bytes + cost.bus_read_bytes + cost.write_bytes) / kernels,
+        .l2_bytes = (cost.warm_read_bytes + cost.in_place_read_bytes) / kernels,
+        .instructions_per_warp = kernel.instructions_per_thread > 0 ? kernel.instructions_per_thread
+                                                                    : hints.instructions_per_thread,
+        .integer_operations = cost.integer_operations / kernels,
+        .mma_fma = cost.mma_fma / kernels};
     const jit::Resources resources =
         i < input.resources.size() ? input.resources[i] : jit::Resources{.registers = 40};
     time += launch_ns(kernel, resources, work, hints, sizes, gpu);

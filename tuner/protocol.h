@@ -10,6 +10,7 @@
 //            -> {outcome, detail, index, times_ns, rounds, calls, copies, flushed, fatal}
 //   launch   {} -> {time_ns}
 //   ceiling  {read_share, bytes} -> {gb_per_s}
+//   bus_ceiling, mma_ceiling  {} -> {gb_per_s}, {tflop_per_s}
 //
 // While it works the child sends {event: "prepare", what} before work of its own and {event: "run",
 // index} before each time that it lets a candidate run, so that the parent knows whom to blame and

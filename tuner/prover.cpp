@@ -21,7 +21,7 @@ double simulated_ms(const Kit& kit, const Sizes& fixed, const Sizes& bucket) {
   constexpr double kNsPerMmaFma = 0.15;
   const Sizes sizes = templates::with_derived(*kit.op, kit.measured_case(fixed, bucket).sizes);
   const templates::Cost cost = kit.op->cost(sizes);
-  return 1e-6 * (kNsPerByte * (cost.cold_read_bytes + cost.warm_read_bytes +
+  return 1e-6 * (kNsPerByte * (cost.cold_read_bytes + cost.bus_read_bytes + cost.warm_read_bytes +
                                cost.in_place_read_bytes + cost.write_bytes) +
                  kNsPerOperation * cost.integer_operations + kNsPerMmaFma * cost.mma_fma);
 }

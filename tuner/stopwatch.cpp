@@ -1,7 +1,9 @@
 #include "tuner/stopwatch.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstring>
 
 #include "jit/base/error.h"
 #include "jit/base/rounding.h"
@@ -65,10 +67,14 @@ void Stopwatch::allocate(int64_t copies) {
     std::vector<Arena::Buffer>& buffers = memory_[plan.arg->name];
     const int64_t wanted = rotates(*plan.arg) ? copies + 1 : 1;  // the first is the spare
     while (static_cast<int64_t>(buffers.size()) < wanted) {
-      Arena::Buffer buffer =
-          tools_.arena().allocate(round_up(std::max<int64_t>(plan.bytes(), 1), 256));
+      const int64_t bytes = round_up(std::max<int64_t>(plan.bytes(), 1), 256);
+      Arena::Buffer buffer = plan.arg->is_pinned(case_.sizes)
+                                 ? tools_.arena().allocate_pinned(bytes)
+                                 : tools_.arena().allocate(bytes);
       const auto contents = contents_.find(plan.arg->name);
-      if (!buffers.empty()) {
+      if (buffer.is_pinned()) {  // only inputs are
+        std::memcpy(buffer.on_host(), contents->second.data(), contents->second.size());
+      } else if (!buffers.empty()) {
         device.copy_on_device(buffer.get(), buffers.front().get(), buffer.bytes(), tools_.stream());
       } else if (contents != contents_.end()) {
         device.copy_to_device(buffer.get(), contents->second.data(),
@@ -252,6 +258,23 @@ double mix_gb_per_s(DeviceTools& tools, double read_share, int64_t bytes,
       const double call_ns = std::max(median(std::move(times_ns)) / kMixCalls, 1.0);
       best = std::max(best, static_cast<double>(read_bytes + write_bytes) / call_ns);
     }
+  }
+  return best;
+}
+
+double bus_gb_per_s(DeviceTools& tools, const std::function<void()>& begin) {
+  constexpr int64_t kBytes = int64_t{256} << 20;  // the host's way to the copy is nothing beside it
+  const int64_t bytes = std::min(kBytes, round_up(tools.arena().left_bytes() / 4, 256));
+  const Arena::Buffer from = tools.arena().allocate_pinned(bytes);
+  const Arena::Buffer to = tools.arena().allocate(bytes);
+  std::memset(from.on_host(), 0x33, static_cast<size_t>(bytes));
+  double best = 0;
+  for (int r = 0; r < 7; ++r) {
+    begin();
+    const auto start = std::chrono::steady_clock::now();
+    tools.device().copy_to_device(to.get(), from.on_host(), bytes);
+    const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
+    best = std::max(best, static_cast<double>(bytes) / std::max(time.count(), 1.0));
   }
   return best;
 }

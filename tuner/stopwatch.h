@@ -95,6 +95,8 @@ double empty_launch_ns(DeviceTools& tools);
 // kernel.
 double mix_gb_per_s(DeviceTools& tools, double read_share, int64_t bytes,
                     const std::function<void()>& begin);
+// Rate of a copy from pinned memory of the host to the device.
+double bus_gb_per_s(DeviceTools& tools, const std::function<void()>& begin);
 // Rate of mma.sync (bf16, fp32 sums) from registers, two operations an fma.
 double mma_tflop_per_s(DeviceTools& tools);
 

@@ -132,13 +132,15 @@ struct BenchOptions {
 struct BenchRow {
   std::string op, shape, sizes, config, kind;
   double time_ns = 0, default_ns = 0;
-  double bytes = 0;                // cold reads, reads too large for the L2, and writes: the fewest
-  double ceiling_gb_per_s = 0;     // measured for this mix in this run
-  double mma_operations = 0;       // two an fma
-  double ceiling_tflop_per_s = 0;  // mma.sync, measured in this run; 0: the op has none
-  double floor_ns = 0;             // the longer of bytes and of mma operations, at their ceilings
-  double launch_ns = 0;            // an empty kernel, same method
-  std::string problem;             // why nothing was measured; "": it was
+  double bytes = 0;             // cold reads, reads too large for the L2, and writes: the fewest
+  double ceiling_gb_per_s = 0;  // measured for this mix in this run
+  double bus_bytes = 0;         // read from pinned memory of the host
+  double ceiling_bus_gb_per_s = 0;  // of copies from there, in this run; 0: the op reads none
+  double mma_operations = 0;        // two an fma
+  double ceiling_tflop_per_s = 0;   // mma.sync, measured in this run; 0: the op has none
+  double floor_ns = 0;              // the longest of bytes and mma operations at their ceilings
+  double launch_ns = 0;             // an empty kernel, same method
+  std::string problem;              // why nothing was measured; "": it was
 };
 std::vector<BenchRow> bench(cache::Store& store, const BenchOptions& options);
 

@@ -347,6 +347,11 @@ Reply Worker::answer(const Frame& frame) {
     announce_run(0);
     return {{{"tflop_per_s", mma_tflop_per_s(*tools_)}}};
   }
+  if (what == "bus_ceiling") {
+    cases_.clear();
+    stopwatch_.reset();
+    return {{{"gb_per_s", bus_gb_per_s(*tools_, [&] { announce_run(0); })}}};
+  }
   if (what == "ceiling") {
     cases_.clear();
     stopwatch_.reset();

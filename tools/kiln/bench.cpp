@@ -34,6 +34,8 @@ Json rows_json(const std::vector<tuner::BenchRow>& rows) {
          {"default_ns", known_number(row.default_ns)},
          {"bytes", row.bytes},
          {"ceiling_gb_per_s", known_number(row.ceiling_gb_per_s)},
+         {"bus_bytes", row.bus_bytes},
+         {"ceiling_bus_gb_per_s", known_number(row.ceiling_bus_gb_per_s)},
          {"mma_operations", row.mma_operations},
          {"ceiling_tflop_per_s", known_number(row.ceiling_tflop_per_s)},
          {"floor_ns", known_number(row.floor_ns)},
@@ -57,6 +59,7 @@ void print_rows(const std::vector<tuner::BenchRow>& rows) {
                {"DEFAULT", Align::right},
                {"BYTES", Align::right},
                {"CEILING", Align::right},
+               {"BUS CEILING", Align::right},
                {"MMA CEILING", Align::right},
                {"FLOOR", Align::right},
                {"FLOOR/TIME", Align::right},
@@ -67,6 +70,7 @@ void print_rows(const std::vector<tuner::BenchRow>& rows) {
         {row.op, sizes_text(row), row.kind, time_text(row.time_ns), time_text(row.default_ns),
          bytes_text(row.bytes),
          row.ceiling_gb_per_s > 0 ? fmt::format("{:.0f} GB/s", row.ceiling_gb_per_s) : "-",
+         row.ceiling_bus_gb_per_s > 0 ? fmt::format("{:.1f} GB/s", row.ceiling_bus_gb_per_s) : "-",
          row.ceiling_tflop_per_s > 0 ? fmt::format("{:.0f} TFLOP/s", row.ceiling_tflop_per_s) : "-",
          time_text(row.floor_ns),
          knows_ratio ? fmt::format("{:.2f}", row.floor_ns / row.time_ns) : "-",
@@ -74,9 +78,10 @@ void print_rows(const std::vector<tuner::BenchRow>& rows) {
   }
   print(table.text());
   print(
-      "\nCEILING: measured in this run for the op's mix of reads and writes.  MMA CEILING: "
-      "mma.sync from\nregisters, in this run.  FLOOR: the longer of bytes / CEILING and operations "
-      "/ MMA CEILING.\nLAUNCH: an empty kernel, timed the same way.\n");
+      "\nCEILING: measured in this run for the op's mix of reads and writes.  BUS CEILING: copies "
+      "from pinned\nmemory of the host, in this run, for ops that read it.  MMA CEILING: mma.sync "
+      "from registers, in this\nrun.  FLOOR: the longest of bytes, bytes over the bus and "
+      "operations at their ceilings.  LAUNCH: an\nempty kernel, timed the same way.\n");
 }
 
 ExitCode run_bench(const BenchArguments& arguments, const Common& common) {
