@@ -410,11 +410,13 @@ typedef struct kiln_engram_fetch_args {
   const int32_t *rows;
   /* elements of rows from one row to the next */
   int64_t rows_stride;
-  /* in, u8 [num_table_rows, columns]: E4M3 codes; 16-byte aligned */
+  /* in, u8 [num_table_rows, columns]: E4M3 codes; with source host pinned memory of the host;
+   * 16-byte aligned */
   const uint8_t *table;
   /* elements of table from one row of table to the next; a multiple of 16 */
   int64_t table_stride;
-  /* in, u8 [num_table_rows, groups]: their UE8M0 scales */
+  /* in, u8 [num_table_rows, groups]: their UE8M0 scales; with source host pinned memory of the
+   * host */
   const uint8_t *table_scales;
   /* elements of table_scales from one row of table to the next */
   int64_t table_scales_stride;

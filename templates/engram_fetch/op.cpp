@@ -49,7 +49,8 @@ Cost cost(const Sizes& s) {
   const double distinct = static_cast<double>(distinct_tokens) * static_cast<double>(s["H"]);
   const double row = static_cast<double>(s["K"] + groups(s));
   const double x_row = s["x_format"] == kBf16 ? 2 * static_cast<double>(s["K"]) : row;
-  return Cost{.cold_read_bytes = distinct * row,
+  return Cost{.cold_read_bytes = s["source"] == kDevice ? distinct * row : 0,
+              .bus_read_bytes = s["source"] == kHost ? distinct * row : 0,
               .warm_read_bytes = pairs * 4,
               .write_bytes = pairs * x_row,
               .integer_operations = pairs * row * 2};
@@ -133,6 +134,7 @@ Arg bytes(Arg arg) {  // read or written one at a time
 }
 
 constexpr int64_t kVector = 16;  // codes
+const ShapeCondition on_host{.symbol = "source", .values = {kHost}};
 
 }  // namespace
 
@@ -177,8 +179,9 @@ const Op engram_fetch{
     .args =
         {
             in("rows", DType::i32, "T H", "row for each head, as engram_hash gives them"),
-            cold(vectors(in("table", DType::u8, "R K", "E4M3 codes"), kVector)),
-            cold(bytes(in("table_scales", DType::u8, "R groups", "their UE8M0 scales"))),
+            pinned_in(on_host, cold(vectors(in("table", DType::u8, "R K", "E4M3 codes"), kVector))),
+            pinned_in(on_host,
+                      cold(bytes(in("table_scales", DType::u8, "R groups", "their UE8M0 scales")))),
             only_in({.symbol = "x_format", .values = {kBf16}},
                     vectors(out("x", DType::bf16, "T x_columns", "rows of the table, side by side"),
                             8)),
