@@ -70,8 +70,17 @@ Space space(const Sizes&, const Gpu&) {
       {"threads", {32, 64, 128, 256, 512}, "threads of a CTA"},
       {"pairs_per_warp", {1, 2, 4, 8, 16, 32}, "neighbouring pairs of rows and heads of a warp"},
       {"loads", {1, 2, 4, 8, 16}, "pieces of the table that a thread loads at once"},
+      {"scan", {0, 1}, "1: every warp looks through all pairs for those that name its row"},
   };
   space.rules = {
+      {"nothing is gained by scanning for rows of device memory",
+       [](const Sizes& s, const Config& c, const Gpu&) {
+         return c["scan"] == 0 || s["source"] == kHost;
+       }},
+      {"a warp that scans has one pair",
+       [](const Sizes&, const Config& c, const Gpu&) {
+         return c["scan"] == 0 || (c["pairs_per_warp"] == 1 && c["loads"] == 1);
+       }},
       {"a thread has fewer pieces than it would load at once",
        [](const Sizes& s, const Config& c, const Gpu&) {
          return c["loads"] == 1 || c["loads"] <= steps(s, c);
@@ -81,7 +90,7 @@ Space space(const Sizes&, const Gpu&) {
 }
 
 Config default_config(const Sizes& s) {
-  Config config{{"threads", 128}, {"pairs_per_warp", 4}};
+  Config config{{"threads", 128}, {"pairs_per_warp", 4}, {"scan", 0}};
   const int64_t all = steps(s, config);
   config.set("loads", all >= 4 ? 4 : all >= 2 ? 2 : 1);
   return config;
@@ -106,6 +115,10 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
     plan.kernels.push_back(kernel("kernel.cu", "engram_fetch", s, c));
     return plan;
   }
+  if (c["scan"] != 0) {
+    plan.kernels.push_back(kernel("scan.cu", "engram_fetch_scan", s, c));
+    return plan;
+  }
   constexpr int64_t kClearThreads = 256;
   KernelLaunch clear{.file = "clear.cu", .entry = "engram_fetch_clear"};
   clear.constants = {constant("num_heads", s["H"]), constant("threads", kClearThreads)};
@@ -123,9 +136,11 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
 ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
   const double all = static_cast<double>(steps(s, c)), at_once = static_cast<double>(c["loads"]);
   const double of_step = s["x_format"] == kBf16 ? 60 : 30;
+  const double looks =
+      c["scan"] != 0 ? static_cast<double>(s["T"] * s["H"]) / static_cast<double>(kWarp) : 0;
   return ModelHints{.bytes_in_flight_per_thread = static_cast<double>(piece(s)) * at_once,
-                    .instructions_per_thread = 60 + all * of_step,
-                    .dependent_loads = 1 + all / at_once};
+                    .instructions_per_thread = 60 + all * of_step + looks * 12,
+                    .dependent_loads = 1 + all / at_once + looks / 8};
 }
 
 Arg bytes(Arg arg) {  // read or written one at a time

@@ -42,7 +42,7 @@ TEST(EngramFetch, TruthOfElementsIsTheExactProductRoundedOnce) {
   EXPECT_TRUE(std::isnan(dequantised(e4m3_double(0x38) * ue8m0_double(255))));
 }
 
-TEST(EngramFetch, OnlyATableOnTheHostNeedsAWorkspace) {
+TEST(EngramFetch, OnlyClaimsNeedAWorkspace) {
   const Op& op = require_op("engram_fetch");
   const Gpu& gpu = find_gpu("a100-sxm4-80gb");
   for (const int64_t format : {0, 1}) {
@@ -53,6 +53,10 @@ TEST(EngramFetch, OnlyATableOnTheHostNeedsAWorkspace) {
     EXPECT_EQ(host.kernels.size(), 3u);
     EXPECT_EQ(host.workspace_bytes.value({{"T", 4096}}), int64_t{4096} * 12 * 20);
     EXPECT_EQ(host.workspace_bytes.value({{"T", 0}}), 0);
+    const Config scan{{"threads", 128}, {"pairs_per_warp", 1}, {"loads", 1}, {"scan", 1}};
+    const LaunchPlan scanned = op.plan(shape(1, format), scan, gpu);
+    EXPECT_EQ(scanned.kernels.size(), 1u);
+    EXPECT_EQ(scanned.workspace_bytes.value({{"T", 4096}}), 0);
   }
 }
 
