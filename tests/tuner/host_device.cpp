@@ -204,6 +204,16 @@ int64_t HostDevice::free_bytes() {
   return memory_bytes_ - used_bytes_;
 }
 
+void* HostDevice::allocate_pinned(int64_t bytes) {
+  ++pinned_;
+  return std::malloc(static_cast<size_t>(bytes));
+}
+
+void HostDevice::free_pinned(void* memory) noexcept {
+  --pinned_;
+  std::free(memory);
+}
+
 void HostDevice::copy_to_device(runtime::DevicePtr to, const void* from, int64_t bytes) {
   require_healthy();
   if (bytes > 0) std::memcpy(host(to), from, static_cast<size_t>(bytes));

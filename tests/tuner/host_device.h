@@ -35,6 +35,8 @@ class HostDevice : public runtime::Device {
   }
   runtime::DevicePtr allocate(int64_t bytes) override;
   void free(runtime::DevicePtr pointer) noexcept override;
+  void* allocate_pinned(int64_t bytes) override;
+  void free_pinned(void* memory) noexcept override;
   int64_t free_bytes() override;
   void copy_to_device(runtime::DevicePtr to, const void* from, int64_t bytes) override;
   void copy_to_host(void* to, runtime::DevicePtr from, int64_t bytes) override;
@@ -52,6 +54,7 @@ class HostDevice : public runtime::Device {
   // Of toy kernels of this behaviour.
   int64_t launches(int64_t behaviour) const;
   int64_t allocations() const { return static_cast<int64_t>(live_.size()); }
+  int64_t pinned_allocations() const { return pinned_; }
 
  private:
   struct Function {
@@ -74,6 +77,7 @@ class HostDevice : public runtime::Device {
   int64_t used_bytes_ = 0;
   std::vector<std::unique_ptr<Function>> functions_;
   std::map<runtime::DevicePtr, int64_t> live_;
+  int64_t pinned_ = 0;
   std::map<int64_t, int64_t> launches_;  // by behaviour
   bool broken_ = false;
   bool capturing_ = false;

@@ -59,5 +59,33 @@ TEST_F(StopwatchTest, EverythingThatRunsIsAnnounced) {
 
 TEST_F(StopwatchTest, NothingToTimeIsNoTime) { EXPECT_TRUE(round({}).empty()); }
 
+TEST_F(StopwatchTest, ArgumentThatIsOnTheHostIsMeasuredThere) {
+  templates::Op op = testing::toy_op();
+  op.args[0] = templates::pinned_in({.symbol = "scale", .values = {3}}, cold(op.args[0]));
+  templates::Kit kit = testing::toy_kit();
+  kit.op = &op;
+  for (const int64_t scale : {2, 3}) {
+    Stopwatch stopwatch(tools_, kit, kit.measured_case({{"scale", scale}}, {{"R", 64}}));
+    stopwatch.glance("default", testing::toy_plan(device_, testing::kToyDefault));
+    EXPECT_EQ(stopwatch.round({"default"}, 0, [](size_t) {}), std::vector<double>{2e6});
+    const int64_t buffers = scale == 3 ? stopwatch.shape().copies + 1 : 0;
+    EXPECT_EQ(device_.pinned_allocations(), buffers);
+  }
+  EXPECT_EQ(device_.pinned_allocations(), 0);
+}
+
+TEST_F(StopwatchTest, PinnedMemoryIsOfTheSameLimit) {
+  const Arena::Buffer pinned = tools_.arena().allocate_pinned(tools_.arena().left_bytes());
+  EXPECT_EQ(tools_.arena().left_bytes(), 0);
+  EXPECT_THROW(tools_.arena().allocate_pinned(1), Error);
+}
+
+TEST_F(StopwatchTest, RateOfTheBusIsThatOfCopiesFromPinnedMemory) {
+  int copies = 0;
+  EXPECT_GT(bus_gb_per_s(tools_, [&] { ++copies; }), 0);
+  EXPECT_GT(copies, 1);
+  EXPECT_EQ(device_.pinned_allocations(), 0);
+}
+
 }  // namespace
 }  // namespace kiln::tuner
