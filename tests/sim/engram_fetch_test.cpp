@@ -98,7 +98,7 @@ TEST_F(EngramFetchOnSimulator, CountOfReadsSeesAClaimThatDoesNotHold) {
   }
 }
 
-TEST(EngramFetchMistakes, OfATableOnTheHostAreRejected) {
+TEST(EngramFetchMistakes, L77OfDuplicateAndForeignRowsAreRejected) {
   const std::vector<Mutant> mutants{
       {"claims of the last call", "clear.cu", "if (pair >= pairs_of(args)) return;", "return;"},
       {"half of the claims are cleared", "clear.cu", "pair >= pairs_of(args)",
