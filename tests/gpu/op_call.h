@@ -26,6 +26,35 @@ inline double element_at(templates::DType dtype, const std::byte* at) {
   return tuner::element_value(dtype, bits);
 }
 
+// Memory of one tensor: where the description says that it lies.
+class TensorMemory {
+ public:
+  TensorMemory(runtime::Device& device, const templates::Arg& arg, const templates::Sizes& shape,
+               int64_t bytes)
+      : device_(&device) {
+    if (arg.is_pinned(shape))
+      pinned_ = runtime::PinnedBuffer(device, bytes);
+    else
+      memory_ = runtime::DeviceBuffer(device, bytes);
+  }
+
+  runtime::DevicePtr get() const {
+    return pinned_.get() != nullptr ? pinned_.on_device() : memory_.get();
+  }
+  // While no kernel reads it.
+  void write(const void* from, int64_t bytes) {
+    if (pinned_.get() != nullptr)
+      std::memcpy(pinned_.get(), from, static_cast<size_t>(bytes));
+    else
+      device_->copy_to_device(memory_.get(), from, bytes);
+  }
+
+ private:
+  runtime::Device* device_;
+  runtime::DeviceBuffer memory_;
+  runtime::PinnedBuffer pinned_;
+};
+
 // One op with a fixed shape: its plan, its workspace, and the struct of a call.
 class OpCall {
  public:

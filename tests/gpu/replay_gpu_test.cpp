@@ -10,7 +10,6 @@ namespace kiln {
 namespace {
 
 using runtime::Device;
-using runtime::DeviceBuffer;
 using templates::Case;
 using templates::Kit;
 
@@ -30,7 +29,7 @@ class CapturedOp {
     tensors_ = tuner::tensor_plans(*kit.op, first);
     std::map<std::string, runtime::DevicePtr> pointers;
     for (const tuner::TensorPlan& tensor : tensors_) {
-      buffers_.emplace_back(device, std::max<int64_t>(tensor.bytes(), 16));
+      buffers_.emplace_back(device, *tensor.arg, shape, std::max<int64_t>(tensor.bytes(), 16));
       pointers[tensor.arg->name] = buffers_.back().get();
     }
     call_.emplace(device, session, kit, shape, first, tensors_, pointers);
@@ -44,11 +43,11 @@ class CapturedOp {
       if (tensors_[i].bytes() == 0) continue;
       if (tensors_[i].arg->kind == templates::ArgKind::output) {
         const std::vector<uint8_t> poison(static_cast<size_t>(tensors_[i].bytes()), kPoison);
-        device_.copy_to_device(buffers_[i].get(), poison.data(), tensors_[i].bytes());
+        buffers_[i].write(poison.data(), tensors_[i].bytes());
       } else {
         const std::vector<std::byte> contents =
             tuner::host_contents(kit_, cases_[replay], tensors_[i]);
-        device_.copy_to_device(buffers_[i].get(), contents.data(), tensors_[i].bytes());
+        buffers_[i].write(contents.data(), tensors_[i].bytes());
       }
     }
   }
@@ -89,7 +88,7 @@ class CapturedOp {
   const Kit& kit_;
   std::vector<Case> cases_;
   std::vector<tuner::TensorPlan> tensors_;
-  std::vector<DeviceBuffer> buffers_;
+  std::vector<TensorMemory> buffers_;
   std::optional<OpCall> call_;
 };
 
