@@ -41,8 +41,8 @@ std::vector<Sizes> model_shapes(int tensor_parallel) {
   return shapes;
 }
 
-// Distinct rows: all in device memory; of a table on the host each token of a quarter repeats the
-// rows of another.
+// Of a call that names each row of a table in device memory once; of one on the host every fourth
+// token repeats the rows of another.
 Cost cost(const Sizes& s) {
   const double pairs = static_cast<double>(s["T"]) * static_cast<double>(s["H"]);
   const int64_t distinct_tokens = s["source"] == kHost ? s["T"] - s["T"] / 4 : s["T"];

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -30,8 +31,8 @@ TEST(EngramFetch, TruthOfElementsIsTheExactProductRoundedOnce) {
       {0x08, 0, std::ldexp(1.0, -133)},    // the least number of bf16
       {0x01, 0, 0.0},                      // 2^-136 is less than half of it
       {0x07, 2, std::ldexp(4.0, -133)},    // 3.5 steps of a subnormal: the even one
-      {0x7e, 254, INFINITY},
-      {0xfe, 254, -INFINITY},
+      {0x7e, 254, std::numeric_limits<double>::infinity()},
+      {0xfe, 254, -std::numeric_limits<double>::infinity()},
   };
   for (const Vector& vector : vectors) {
     EXPECT_EQ(dequantised(e4m3_double(vector.code) * ue8m0_double(vector.scale)), vector.value)
