@@ -1,6 +1,5 @@
 #include "runtime/preloader.h"
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <new>
@@ -22,14 +21,14 @@ constexpr std::chrono::milliseconds kLook{1};
 // The driver keeps some 160 KB of small blocks for an image. In another thread than the first,
 // glibc's malloc asks the system for each page of them, which makes 256 loads a fifth slower (H200,
 // 103 ms against 85), unless what it holds in reserve was large before. A page of each block is
-// touched, where malloc notes its size: some 2 us an image, not worth it for a few.
+// touched, where malloc notes its size: half a millisecond, not worth it for a few images.
 constexpr size_t kManyImages = 8;
 
-void reserve_for_small_blocks(size_t images) {
+void reserve_for_small_blocks() {
   constexpr size_t kBlock = 120'000;  // below what malloc maps by itself
-  constexpr size_t kImageBytes = 160'000, kMostBytes = 48'000'000;
-  std::vector<std::unique_ptr<char[]>> blocks(std::min(images * kImageBytes, kMostBytes) / kBlock);
+  constexpr size_t kBlocks = 400;
   try {
+    std::vector<std::unique_ptr<char[]>> blocks(kBlocks);
     for (auto& block : blocks) block = std::make_unique_for_overwrite<char[]>(kBlock);
   } catch (const std::bad_alloc&) {
     // Slower then.
@@ -105,8 +104,8 @@ void Preloader::want(const KernelKey& key, KernelSubject subject) {
   const std::lock_guard lock(mutex_);
   const auto place = work_.try_emplace(key).first;
   place->second.subject = std::move(subject);
-  ++wanted_;
   to_read_.push(&*place);
+  if (++wanted_ == kManyImages) to_load_.has_more.notify_one();
 }
 
 bool Preloader::give(const KernelKey& key, Claims& to) {
@@ -165,16 +164,22 @@ void Preloader::read_all() {
 }
 
 void Preloader::load_all() {
-  size_t reserved = 0;  // for so many images
   std::unique_lock lock(mutex_);
+  // While the first image is read.
+  to_load_.has_more.wait(
+      lock, [&] { return is_stopped_ || !to_load_.entries.empty() || wanted_ >= kManyImages; });
+  bool has_reserve = false;
+  const auto reserve_for_many = [&] {
+    if (has_reserve || wanted_ < kManyImages) return;
+    has_reserve = true;
+    lock.unlock();
+    reserve_for_small_blocks();
+    lock.lock();
+  };
+  reserve_for_many();
   while (Entry* const entry = next_of(to_load_, lock)) {
     if (to_load_.entries.size() == kFewUnloaded) has_room_.notify_one();
-    if (wanted_ >= std::max(kManyImages, 2 * reserved)) {
-      reserved = wanted_;
-      lock.unlock();
-      reserve_for_small_blocks(reserved);
-      lock.lock();
-    }
+    reserve_for_many();
     const KernelKey& key = entry->first;
     Preloaded& result = entry->second.result;
     if (result.binary) {

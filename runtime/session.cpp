@@ -130,11 +130,13 @@ class Session::Preparation {
     KernelRun kernels(*session_.workshop_, needs_, session_.timing_, preloader_.get());
     std::exception_ptr stopped;
     try {
-      kernels.finish(progress, [&](const KernelRun::Summary& summary) { log_start(summary); });
+      kernels.finish(
+          progress, [&](const KernelRun::Summary& summary) { log_start(summary); },
+          [&] { finish_what_is_made(); });
     } catch (...) {
       stopped = std::current_exception();
     }
-    for (ShapeWork& work : shapes_) finish_shape(work);
+    while (finished_ < shapes_.size()) finish_shape(shapes_[finished_++]);
     kernels.store(plans_);
     kernels.note_use();
     log_reasons();
@@ -249,6 +251,20 @@ class Session::Preparation {
             .subject = subject_of(shape, variant.config),
             .what = fmt::format("{} {} {}", shape.op.name, shape.text,
                                 templates::config_json(variant.config).dump())};
+  }
+
+  // Shapes in their order, as their kernels are.
+  void finish_what_is_made() {
+    const auto is_made = [&](size_t need) {
+      return needs_[need].ready != nullptr || needs_[need].error.has_value();
+    };
+    const auto is_all_made = [&](const ShapeWork& work) {
+      return std::all_of(work.variants.begin(), work.variants.end(), [&](const auto& entry) {
+        return std::all_of(entry.second.needs.begin(), entry.second.needs.end(), is_made);
+      });
+    };
+    while (finished_ < shapes_.size() && is_all_made(shapes_[finished_]))
+      finish_shape(shapes_[finished_++]);
   }
 
   void finish_shape(ShapeWork& work) {
@@ -367,6 +383,7 @@ class Session::Preparation {
   TodaysPlans todays_plans_;
   std::unique_ptr<Preloader> preloader_;
   std::vector<ShapeWork> shapes_;
+  size_t finished_ = 0;  // of shapes_
   std::vector<KernelNeed> needs_;
   std::vector<cache::PlanRecord> plans_;  // of what was compiled here
   std::vector<std::pair<kiln_log_level, std::string>> reasons_;

@@ -135,7 +135,8 @@ void KernelRun::tell(const Progress& progress, const KernelNeed& need) const {
 }
 
 void KernelRun::finish(const Progress& progress,
-                       const std::function<void(const Summary&)>& tell_summary) {
+                       const std::function<void(const Summary&)>& tell_summary,
+                       const std::function<void()>& made_one) {
   std::vector<size_t> stored;
   for (const size_t index : mine_) {
     if (coming_.contains(index) || workshop_.store_.has_binary(needs_[index].key.binary)) {
@@ -151,7 +152,7 @@ void KernelRun::finish(const Progress& progress,
   };
   try {
     start_compiles(missing_);
-    make_stored(stored, progress);
+    make_stored(stored, progress, made_one);
     tell_once();
     make_missing(progress);
     if (!others_.empty()) store({});  // that thread may wait for a process that waits for this one
@@ -164,7 +165,8 @@ void KernelRun::finish(const Progress& progress,
   if (progress) progress(done_, summary_.total, "");  // all is ready: there is nothing left to stop
 }
 
-void KernelRun::make_stored(const std::vector<size_t>& stored, const Progress& progress) {
+void KernelRun::make_stored(const std::vector<size_t>& stored, const Progress& progress,
+                            const std::function<void()>& made_one) {
   std::vector<size_t> missing;
   for (const size_t index : stored) {
     const KernelKey& key = needs_[index].key;
@@ -176,6 +178,7 @@ void KernelRun::make_stored(const std::vector<size_t>& stored, const Progress& p
     note_read(index, stored_binary);
     if (stored_binary.binary) {
       make(index, *stored_binary.binary, Origin::store, preloaded ? &*preloaded : nullptr);
+      if (made_one) made_one();
     } else {
       missing.push_back(index);
     }

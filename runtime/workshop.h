@@ -115,9 +115,11 @@ class KernelRun {
 
   // Fails with the error of the first required kernel that cannot be made, or with interrupted;
   // what is ready by then stays ready, and what is compiled by then is kept. `tell_summary` is
-  // called once, when all that the store has was read or that ended early.
+  // called once, when all that the store has was read or that ended early; `made_one` after each
+  // kernel that the store had, while the preloader goes on with the next.
   void finish(const Progress& progress,
-              const std::function<void(const Summary&)>& tell_summary = {});
+              const std::function<void(const Summary&)>& tell_summary = {},
+              const std::function<void()>& made_one = {});
 
   // Notes in the store which of its kernels were used.
   void note_use() { workshop_.store_.touch(used_); }
@@ -129,7 +131,8 @@ class KernelRun {
  private:
   void note_read(size_t index, const StoredBinary& stored);
   void start_compiles(const std::vector<size_t>& missing);
-  void make_stored(const std::vector<size_t>& stored, const Progress& progress);
+  void make_stored(const std::vector<size_t>& stored, const Progress& progress,
+                   const std::function<void()>& made_one);
   void make_missing(const Progress& progress);
   void make(size_t index, const jit::Binary& binary, Origin origin,
             const Preloaded* preloaded = nullptr);

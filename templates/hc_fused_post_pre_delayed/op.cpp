@@ -65,9 +65,12 @@ Space space(const Sizes&, const Gpu&) {
   return space;
 }
 
-// Three kernels, whatever the shape; few rows are faster in one pass.
+// In one pass: decoding is what calls it, untuned too.
 Config default_config(const Sizes& s) {
-  return hc_row_default(s).merged(hc_stats_default(s)).merged({{"one_pass", 0}});
+  const int64_t warps = s["K"] > kHcBlockColumns ? 2 * kHcStreams : kHcStreams;
+  return hc_row_default(s)
+      .merged(hc_stats_default(s))
+      .merged({{"one_pass", 1}, {"warps", warps}, {"rows_per_gate_cta", 1}});
 }
 
 LaunchPlan plan_of_one_pass(const Sizes& s, const Config& c) {
