@@ -27,11 +27,13 @@ extern "C" __global__ void __launch_bounds__(threads)
   if (t >= args.num_rows) return;
   const i32 request = args.requests[t];
   i32* const row = args.rows + t * args.rows_stride + column;
-  if (request < 0 || request >= args.num_requests) {
+  const bool is_request = request >= 0 && request < args.num_requests;
+  const i64 first_row =
+      is_request ? args.query_start_loc[request] - args.query_start_loc[0] : args.num_rows;
+  if (t < first_row) {
     *row = -1;
     return;
   }
-  const i64 first_row = args.query_start_loc[request] - args.query_start_loc[0];
   i32 ids[1 + look_backs] = {args.ids[t]};
 #pragma unroll
   for (int n = 1; n <= look_backs; ++n) ids[n] = id_before(args, t, request, first_row, n);

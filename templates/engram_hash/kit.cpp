@@ -1,6 +1,7 @@
 // Inputs, truth and oracle of engram_hash.
 //
-// Knobs of a case: those of kit_batch.h, values (see Values).
+// Knobs of a case: those of kit_batch.h, values (see Values), misplaced (so many rows at first name
+// the last request, which begins behind them).
 #include <array>
 #include <cstring>
 #include <vector>
@@ -69,9 +70,11 @@ int64_t offset(int64_t column) {
   return sum;
 }
 
+bool is_misplaced(const Case& c, int64_t t) { return t < c.knobs.get("misplaced", 0); }
+
 std::optional<double> expected(const Case& c, const Arg&, std::span<const int64_t> index) {
   const Token token = token_at(batch_of(c), index[0]);
-  if (token.request < 0) return -1.0;
+  if (token.request < 0 || is_misplaced(c, index[0])) return -1.0;
   uint64_t hash = 0;
   bool is_over = false;
   for (int64_t n = 0; n <= 1 + index[1] / c.sizes["heads"]; ++n) {
@@ -116,6 +119,8 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
                              {"padded_rows", 2},
                              {"first_row", 41}},
                             3));
+  cases.push_back(make_case("rows before their request", fixed_sizes, 40, 4,
+                            {{"prefix_high", 4}, {"misplaced", 6}}, 8));
   cases.push_back(make_case("one row", fixed_sizes, 1, 1, {{"prefix_high", 4}}, 4));
   cases.push_back(make_case("all padding", fixed_sizes, 6, 2, {{"padded_rows", 6}}, 5));
   cases.push_back(make_case("no request", fixed_sizes, 5, 0, {{"padded_rows", 5}}, 6));
@@ -172,7 +177,9 @@ void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::sp
     } else {
       const Token token = token_at(batch_of(c), i);
       if (arg.name == "requests") {
-        value = token.request >= 0 ? token.request : not_below(c, kOther, i, c.sizes["R"]);
+        value = is_misplaced(c, i)   ? c.sizes["R"] - 1
+                : token.request >= 0 ? token.request
+                                     : not_below(c, kOther, i, c.sizes["R"]);
       } else {
         value = token.request >= 0 ? id_at(c, token.request, token.position) : kLargestInt32;
       }

@@ -11,6 +11,7 @@ extern "C" __global__ void engram_hash_oracle(const __grid_constant__ Args args)
     *row = -1;
     if (request < 0 || request >= args.num_requests) continue;
     const long long since_first = t - (args.query_start_loc[request] - args.query_start_loc[0]);
+    if (since_first < 0) continue;
     unsigned long long hash = 0;
     bool is_over = false;
     for (int n = 0; n <= 1 + column / num_heads; ++n) {

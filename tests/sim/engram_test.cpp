@@ -34,11 +34,14 @@ TEST(EngramHashOnSimulator, PlantedMistakesAreRejected) {
       {"sums instead of xor", "kernel.cu", "hash ^= product", "hash += product"},
       {"32 bits", "kernel.cu", "hash % prime", "static_cast<u32>(hash) % prime"},
       {"no offset", "kernel.cu", " + args.offsets[column]", ""},
-      {"padding is hashed", "kernel.cu", "request >= args.num_requests", "false"},
+      {"padding is hashed", "kernel.cu", "request >= 0 && request < args.num_requests",
+       "request >= 0"},
+      {"rows before their request are hashed", "kernel.cu", "if (t < first_row)",
+       "if (!is_request)"},
   };
   expect_rejected("engram_hash", mutants, {{"heads", 8}}, {{"threads", 64}},
                   {"vectors", "vectors behind history", "chunks at every border",
-                   "several requests, some empty"});
+                   "several requests, some empty", "rows before their request"});
 }
 
 TEST(EngramInjectOnSimulator, PlantedMistakesAreRejected) {
@@ -52,10 +55,11 @@ TEST(EngramInjectOnSimulator, PlantedMistakesAreRejected) {
        "__fsqrt_rn(fmaxf(fabsf(dot), 1e-6f))"},
       {"no root", "kernel.cu", "__fsqrt_rn(fmaxf(fabsf(dot), 1e-6f))", "fmaxf(fabsf(dot), 1e-6f)"},
       {"not divided by the width", "kernel.cu", "__fmul_rn(normed, width)", "normed"},
-      {"keys are not normalised", "kernel.cu", "norm_factor<columns>(of_keys)",
-       "norm_factor<columns>(squares)"},
-      {"the dead are fed", "kernel.cu", "args.ids[t] < 0", "args.ids[t] < -1"},
-      {"sums share their place", "kernel.cu", "exchange + 2 * step", "exchange + step"},
+      {"keys are not normalised", "kernel.cu", "norm_factor<columns>(of_row[of_key])",
+       "norm_factor<columns>(of_row[of_h])"},
+      {"the dead are fed", "kernel.cu", "if (id < 0) return;", ""},
+      {"sums share their place", "norm.cuh", "shared[n * threads + thread] = sums[n]",
+       "shared[thread] = sums[n]"},
   };
   expect_rejected("engram_inject", mutants, {{"K", 1272}, {"C", 3}},
                   {{"threads_per_row", 64}, {"rows_per_cta", 2}},
