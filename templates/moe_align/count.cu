@@ -4,7 +4,7 @@
 
 extern "C" __global__ void __launch_bounds__(threads)
     moe_align_count(const __grid_constant__ Args args) {
-  __shared__ i32 counts[4 * count_vectors];
+  __shared__ __align__(16) i32 counts[4 * count_vectors];
   for (int expert = static_cast<int>(threadIdx.x); expert < 4 * count_vectors; expert += threads)
     counts[expert] = 0;
   __syncthreads();

@@ -27,7 +27,7 @@ struct Shared {
   i32 sums[warps];
 };
 
-// A group of threads takes every so-manieth part; neighbours take neighbouring experts.
+// Groups of threads take parts in turn; neighbours take neighbouring experts.
 __device__ __forceinline__ void add_counts_of_parts(const Args& args, Shared& shared) {
   const int4* counts = reinterpret_cast<const int4*>(args.workspace);
   constexpr int groups = threads / count_vectors > 1 ? threads / count_vectors : 1;

@@ -162,8 +162,8 @@ const Op moe_align{
             entries(out("sorted_token_ids", DType::i32, "entries",
                         "pairs by expert, padded; room for num_rows * top_k + num_experts * "
                         "(block_size - 1), rounded up to block_size")),
-            entries(out("expert_ids", DType::i32, "blocks",
-                        "expert of each block; room for sorted_token_ids / block_size; -1: none")),
+            out("expert_ids", DType::i32, "blocks",
+                "expert of each block; room for sorted_token_ids / block_size; -1: none"),
             out("num_tokens_post_pad", DType::i32, "1", "entries of all runs, padding included"),
             optional(out("expert_counts", DType::i32, "E", "pairs of each expert")),
         },

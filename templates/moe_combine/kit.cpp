@@ -55,7 +55,7 @@ int64_t expert_at(const Case& c, int64_t t, int64_t column) {
 
 int64_t mapped(const Case& c, int64_t expert) {
   if (one_in(c, "away", kAway, expert)) return any_of(c, kWhich, expert, {-1, kLeastInt32});
-  return expert * 7 % 64;
+  return expert * 7 % 3;  // also 0
 }
 
 bool adds(const Case& c, int64_t expert) {

@@ -128,7 +128,7 @@ __device__ __forceinline__ bool is_wide(const float* row) {
 
 extern "C" __global__ void __launch_bounds__(block_threads)
     moe_route(const __grid_constant__ Args args) {
-  __shared__ float all_scores[rows_per_cta][groups * group_experts];
+  __shared__ __align__(16) float all_scores[rows_per_cta][groups * group_experts];
   const int row_in_cta = static_cast<int>(threadIdx.x) / threads_per_row;
   const int thread = static_cast<int>(threadIdx.x) % threads_per_row;
   const i64 t = static_cast<i64>(blockIdx.x) * rows_per_cta + row_in_cta;

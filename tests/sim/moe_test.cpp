@@ -76,6 +76,8 @@ TEST(MoeOnSimulator, MistakesOfMoeCombineAreRejected) {
       {"equal experts share a rank", "kernel.cu", "(its_key == key && other < lane)", "false"},
       {"experts of other ranks add", "kernel.cu", "args.expert_map[adds ? expert : 0] >= 0",
        "true"},
+      {"the rank's expert 0 is none", "kernel.cu", "args.expert_map[adds ? expert : 0] >= 0",
+       "args.expert_map[adds ? expert : 0] > 0"},
       {"experts beyond the map are looked up", "kernel.cu", "adds && expert < args.num_experts",
        "adds"},
       {"pairs without expert add", "kernel.cu", "bool adds = expert >= 0;", "bool adds = true;"},
@@ -113,6 +115,8 @@ TEST(MoeOnSimulator, MistakesOfMoeCombineAreRejected) {
       {"the second batch starts anew", "kernel.cu", "order.column(start + n)", "order.column(n)"},
   };
   expect_rejected("moe_combine", of_f32, in_f32, {}, cases);
+  expect_rejected("moe_combine", both, {{"K", 6}, {"H", 512}, {"result", 1}}, {{"threads", 32}},
+                  cases);
 }
 
 const Sizes kFewExperts{{"E", 48}, {"K", 6}, {"block", 32}};
