@@ -8,6 +8,7 @@
 #include <set>
 
 #include "templates/kit.h"
+#include "tests/templates/cases.h"
 
 namespace kiln::templates {
 namespace {
@@ -33,11 +34,7 @@ std::vector<Case> cases_of(int64_t format, Output output, int64_t columns) {
 
 // Rows of one group, so that a row is a vector.
 Case case_named(const std::string& name, int64_t format, Output output) {
-  for (const Case& c : cases_of(format, output, group_of(format))) {
-    if (c.name == name) return c;
-  }
-  ADD_FAILURE() << "no case is named " << name;
-  return {};
+  return named(cases_of(format, output, group_of(format)), name);
 }
 
 std::vector<uint16_t> x_row(const Case& c, int64_t row) {

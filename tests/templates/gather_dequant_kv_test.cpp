@@ -7,6 +7,7 @@
 #include <set>
 
 #include "templates/kit.h"
+#include "tests/templates/cases.h"
 
 namespace kiln::templates {
 namespace {
@@ -14,11 +15,7 @@ namespace {
 const Kit& kit() { return require_kit(require_op("gather_dequant_kv")); }
 
 Case case_named(const std::string& name, int64_t format) {
-  for (const Case& c : kit().verify_cases({{"format", format}}, {{"R", 1}, {"M", 256}})) {
-    if (c.name == name) return c;
-  }
-  ADD_FAILURE() << "no case is named " << name;
-  return {};
+  return named(kit().verify_cases({{"format", format}}, {{"R", 1}, {"M", 256}}), name);
 }
 
 std::optional<double> out_at(const Case& c, int64_t b, int64_t row, int64_t element) {

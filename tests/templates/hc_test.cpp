@@ -6,6 +6,7 @@
 
 #include "templates/kit.h"
 #include "templates/kit_bf16.h"
+#include "tests/templates/cases.h"
 
 namespace kiln::templates {
 namespace {
@@ -16,23 +17,17 @@ const Kit& kit() { return require_kit(require_op("hc_post_fold_norm")); }
 Sizes shape(int64_t columns) { return {{"K", columns}, {"x_format", 0}, {"sqrsum", 1}}; }
 
 Case case_named(const std::string& name, int64_t columns) {
-  for (const Case& c : kit().verify_cases(shape(columns), {{"T", 1}})) {
-    if (c.name == name) return c;
-  }
-  ADD_FAILURE() << "no case is named " << name;
-  return {};
+  return named(kit().verify_cases(shape(columns), {{"T", 1}}), name);
 }
 
 template <typename Element>
 std::vector<Element> row_of(const Case& c, const char* arg, std::vector<int64_t> outer,
                             int64_t count) {
-  std::vector<Element> row(static_cast<size_t>(count));
-  kit().fill(c, *kit().op->find_arg(arg), outer, std::as_writable_bytes(std::span(row)));
-  return row;
+  return filled<Element>(kit(), c, arg, outer, count);
 }
 
 double expected(const Case& c, const char* arg, std::vector<int64_t> index) {
-  return kit().expected(c, *kit().op->find_arg(arg), index).value();
+  return templates::expected(kit(), c, arg, index);
 }
 
 // One row in float64, from what the kit fills.
@@ -155,7 +150,8 @@ TEST(HcStats, TruthOfTheVectorsIsTheMatrixOfTheSpec) {
                                     {0.1324684, 0.1151260, 0.7305408, 0.0218626}};
   const Op& op = require_op("hc_stats");
   const Kit& stats = require_kit(op);
-  const std::vector<Case> cases = stats.verify_cases({{"K", 128}, {"S", 4}, {"precision", 0}}, {{"T", 1}});
+  const std::vector<Case> cases =
+      stats.verify_cases({{"K", 128}, {"S", 4}, {"precision", 0}}, {{"T", 1}});
   ASSERT_EQ(cases.front().name, "vectors");
   for (int64_t r = 0; r < 4; ++r) {
     for (int64_t c = 0; c < 4; ++c) {

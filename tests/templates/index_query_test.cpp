@@ -6,6 +6,7 @@
 #include <map>
 
 #include "templates/kit.h"
+#include "tests/templates/cases.h"
 
 namespace kiln::templates {
 namespace {
@@ -15,11 +16,7 @@ enum Output : int64_t { kQ4m = 0, kQ8k = 1, kBf16 = 2 };
 const Kit& kit() { return require_kit(require_op("index_query")); }
 
 Case case_named(const std::string& name, const Sizes& fixed) {
-  for (const Case& c : kit().verify_cases(fixed, {{"T", 1}})) {
-    if (c.name == name) return c;
-  }
-  ADD_FAILURE() << "no case is named " << name;
-  return {};
+  return named(kit().verify_cases(fixed, {{"T", 1}}), name);
 }
 
 double expected(const Case& c, const char* arg, std::vector<int64_t> index) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "templates/kit.h"
+#include "tests/templates/cases.h"
 
 namespace kiln::templates {
 namespace {
@@ -25,11 +26,7 @@ Sizes shape(int64_t out_features, int64_t in_features, int64_t groups, int64_t x
 }
 
 Case case_named(const std::string& name, const Sizes& fixed_sizes) {
-  for (const Case& c : kit().verify_cases(fixed_sizes, {{"M", 1}})) {
-    if (c.name == name) return c;
-  }
-  ADD_FAILURE() << "no case is named " << name;
-  return {};
+  return named(kit().verify_cases(fixed_sizes, {{"M", 1}}), name);
 }
 
 double y_at(const Case& c, int64_t row, int64_t group, int64_t column) {

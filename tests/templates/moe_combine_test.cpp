@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "templates/kit.h"
+#include "templates/kit_bf16.h"
+#include "tests/templates/cases.h"
 
 namespace kiln::templates {
 namespace {
@@ -16,30 +18,17 @@ const Sizes kF32{{"K", kTopK}, {"H", kHidden}, {"result", 1}};
 
 const Kit& kit() { return require_kit(require_op("moe_combine")); }
 
-float bf16(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value = 0;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
 template <class T>
 std::vector<T> filled(const Case& c, const char* arg, std::vector<int64_t> outer, int64_t count) {
-  std::vector<T> values(static_cast<size_t>(count));
-  kit().fill(c, *kit().op->find_arg(arg), outer, std::as_writable_bytes(std::span(values)));
-  return values;
+  return templates::filled<T>(kit(), c, arg, outer, count);
 }
 
 double expected(const Case& c, const char* arg, int64_t row, int64_t column) {
-  return kit().expected(c, *kit().op->find_arg(arg), std::vector{row, column}).value();
+  return templates::expected(kit(), c, arg, {row, column});
 }
 
 Case case_named(const std::string& name, const Sizes& shape) {
-  for (const Case& c : kit().verify_cases(shape, {{"T", 4}})) {
-    if (c.name == name) return c;
-  }
-  ADD_FAILURE() << "no case is named " << name;
-  return {};
+  return named(kit().verify_cases(shape, {{"T", 4}}), name);
 }
 
 // Columns of a row that add something, ascending by expert.
@@ -78,19 +67,19 @@ TEST(MoeCombine, TruthIsTheSumInAscendingOrderOfExperts) {
         for (int64_t h = 0; h < kHidden; h += 7) {
           const auto at = static_cast<size_t>(h);
           float sum = 0;
-          for (const auto& pair : pairs) sum += bf16(pair[at]);
+          for (const auto& pair : pairs) sum += bf16_float(pair[at]);
           float by_column = 0;
           for (int64_t i = 0; i < kTopK; ++i) {
             const auto found = std::find(order.begin(), order.end(), i);
             if (found == order.end()) continue;
-            by_column += bf16(pairs[static_cast<size_t>(found - order.begin())][at]);
+            by_column += bf16_float(pairs[static_cast<size_t>(found - order.begin())][at]);
           }
           other_in_columns += by_column != sum;
           if (shape == kF32) {
             ASSERT_EQ(expected(c, "y_f32", t, h), sum) << name;
             continue;
           }
-          if (c.has("shared")) sum += bf16(shared[at]);
+          if (c.has("shared")) sum += bf16_float(shared[at]);
           const double y = expected(c, "y", t, h);
           ASSERT_LE(std::abs(y - static_cast<double>(sum)), std::abs(sum) / 256) << name;
         }
@@ -111,7 +100,8 @@ TEST(MoeCombine, PairsThatAddNothingHoldNan) {
       const std::vector<int64_t> order = order_of(c, t);
       for (int64_t i = 0; i < kTopK; ++i) {
         const bool adds = std::find(order.begin(), order.end(), i) != order.end();
-        const bool is_nan = std::isnan(bf16(filled<uint16_t>(c, "pairs", {t, i}, kHidden)[5]));
+        const bool is_nan =
+            std::isnan(bf16_float(filled<uint16_t>(c, "pairs", {t, i}, kHidden)[5]));
         EXPECT_NE(adds, is_nan) << name;
         nans += is_nan;
       }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "templates/kit.h"
+#include "tests/templates/cases.h"
 
 namespace kiln::templates {
 namespace {
@@ -13,28 +14,19 @@ namespace {
 const Kit& kit() { return require_kit(require_op("moe_route")); }
 
 double expected(const Case& c, const char* arg, int64_t row, int64_t column) {
-  const std::vector<int64_t> index{row, column};
-  return kit().expected(c, *kit().op->find_arg(arg), index).value();
+  return templates::expected(kit(), c, arg, {row, column});
 }
 
 std::vector<float> filled(const Case& c, const char* arg, std::vector<int64_t> outer) {
-  std::vector<float> values(static_cast<size_t>(c.sizes["E"]));
-  kit().fill(c, *kit().op->find_arg(arg), outer, std::as_writable_bytes(std::span(values)));
-  return values;
+  return templates::filled<float>(kit(), c, arg, outer, c.sizes["E"]);
 }
 
 std::vector<uint8_t> marks(const Case& c, const char* arg) {
-  std::vector<uint8_t> values(static_cast<size_t>(c.sizes["T"]));
-  kit().fill(c, *kit().op->find_arg(arg), {}, std::as_writable_bytes(std::span(values)));
-  return values;
+  return templates::filled<uint8_t>(kit(), c, arg, {}, c.sizes["T"]);
 }
 
 Case case_named(const std::string& name, const Sizes& shape) {
-  for (const Case& c : kit().verify_cases(shape, {{"T", 4}})) {
-    if (c.name == name) return c;
-  }
-  ADD_FAILURE() << "no case is named " << name;
-  return {};
+  return named(kit().verify_cases(shape, {{"T", 4}}), name);
 }
 
 double score(double logit) {

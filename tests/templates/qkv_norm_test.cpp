@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "templates/kit.h"
+#include "tests/templates/cases.h"
 
 namespace kiln::templates {
 namespace {
@@ -36,11 +37,7 @@ double expected(const Case& c, const char* arg, int64_t row, int64_t column) {
 }
 
 Case case_named(const std::string& name) {
-  for (const Case& c : kit().verify_cases({{"Q", kQ}, {"V", kKv}, {"qr_format", 2}}, {{"T", 1}})) {
-    if (c.name == name) return c;
-  }
-  ADD_FAILURE() << "no case is named " << name;
-  return {};
+  return named(kit().verify_cases({{"Q", kQ}, {"V", kKv}, {"qr_format", 2}}, {{"T", 1}}), name);
 }
 
 double e4m3(int code) {

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "templates/kit.h"
+#include "tests/templates/cases.h"
 
 namespace kiln::templates {
 namespace {
@@ -40,11 +41,7 @@ double round_to_bf16(double value) {
 }
 
 Case case_named(const std::string& name, int64_t columns) {
-  for (const Case& c : kit().verify_cases({{"K", columns}}, {{"T", 1}})) {
-    if (c.name == name) return c;
-  }
-  ADD_FAILURE() << "no case is named " << name;
-  return {};
+  return named(kit().verify_cases({{"K", columns}}, {{"T", 1}}), name);
 }
 
 // Within one bf16 step of the formula, and nearly always the nearest: two roundings in fp32 move

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "templates/kit.h"
+#include "tests/templates/cases.h"
 
 namespace kiln::templates {
 namespace {
@@ -138,11 +139,7 @@ Row row_of(const Case& c, int64_t row) {
 }
 
 Case case_named(const std::string& name, int64_t direction) {
-  for (const Case& c : rope_kit().verify_cases({{"H", 2}, {"direction", direction}}, {{"T", 1}})) {
-    if (c.name == name) return c;
-  }
-  ADD_FAILURE() << "no case is named " << name;
-  return {};
+  return named(rope_kit().verify_cases({{"H", 2}, {"direction", direction}}, {{"T", 1}}), name);
 }
 
 // (a + ib) * (cos + i sin), or by the conjugate.

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "templates/kit.h"
+#include "tests/templates/cases.h"
 
 namespace kiln::templates {
 namespace {
@@ -24,11 +25,7 @@ Sizes shape(int64_t heads, int64_t window, int64_t compressed) {
 }
 
 Case case_named(const std::string& name, const Sizes& fixed_sizes) {
-  for (const Case& c : kit().verify_cases(fixed_sizes, {{"T", 1}})) {
-    if (c.name == name) return c;
-  }
-  ADD_FAILURE() << "no case is named " << name;
-  return {};
+  return named(kit().verify_cases(fixed_sizes, {{"T", 1}}), name);
 }
 
 double out_at(const Case& c, int64_t t, int64_t h, int64_t e) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "templates/kit.h"
+#include "tests/templates/cases.h"
 
 namespace kiln::templates {
 namespace {
@@ -15,11 +16,7 @@ double expected(const Case& c, const char* arg, std::vector<int64_t> index) {
 }
 
 Case case_named(const std::string& name, const Sizes& fixed_sizes) {
-  for (const Case& c : kit().verify_cases(fixed_sizes, {{"T", 1}})) {
-    if (c.name == name) return c;
-  }
-  ADD_FAILURE() << "no case is named " << name;
-  return {};
+  return named(kit().verify_cases(fixed_sizes, {{"T", 1}}), name);
 }
 
 TEST(WindowSlots, WorkedExample) {
