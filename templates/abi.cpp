@@ -180,8 +180,10 @@ std::string c_comment(const std::string& text) {
 std::string c_op(const Op& op) {
   std::string text = fmt::format("/* ---- {} ---- */\n\n", op.name);
   text += fmt::format("/* {}\n *\n * {}\n *\n", wrapped(op.summary, " * "), wrapped(op.doc, " * "));
-  const std::string source = fmt::format("Formula: {}. Version {}. Result: {}.", op.source,
-                                         op.version, op.tolerance.text());
+  const std::string result =
+      op.tolerance_in != nullptr ? "as the shape says, see above" : op.tolerance.text();
+  const std::string source =
+      fmt::format("Formula: {}. Version {}. Result: {}.", op.source, op.version, result);
   text += fmt::format(" * {}\n", wrapped(source, " * "));
   text += " * Shape (fixed, JSON for kiln_plan_create):\n" + c_shape_doc(op);
   if (!op.requirements.empty()) text += " * A legal call holds:\n" + c_requirements(op);
