@@ -165,8 +165,9 @@ __device__ __forceinline__ E2m1Factors e2m1_factors(u32 scale_byte) {
 
 // E2M1 codes of quotients y of at most 6, without their signs, in bytes 0 and 2; bytes 1 and 3 are
 // 0x43. The code of a point of the grid is the least of 2 y, y + 2 and y / 2 + 4, of which each is
-// right in its part of the grid and not smaller elsewhere; codes are even where mantissas are, so that the code of any y
-// is this number rounded to the nearest, even at ties. 128 more and bf16 has steps of 1.
+// right in its part of the grid and not smaller elsewhere; codes are even where mantissas are, so
+// that the code of any y is this number rounded to the nearest, even at ties. 128 more and bf16 has
+// steps of 1.
 __device__ __forceinline__ u32 magnitudes_of_e2m1(u32 magnitudes, const E2m1Factors& factors) {
   return min_bf16x2(min_bf16x2(fma_bf16x2(magnitudes, factors.twice, both_halves(0x4300)),
                                fma_bf16x2(magnitudes, factors.once, both_halves(0x4302))),

@@ -95,12 +95,12 @@ void require_success(const kiln::runtime::cuda::Driver& driver, CUresult result)
   std::exit(1);
 }
 
-// Load, find and upload, as any program has to; the images are unloaded outside of the time.
 struct Alone {
   double milliseconds = 0;
   uint64_t images = 0;
 };
 
+// Load, find and upload, as any program has to; the images are unloaded outside of the time.
 double driver_milliseconds(const kiln::runtime::cuda::Driver& driver,
                            const std::vector<kiln::jit::Binary>& binaries) {
   if (driver.library_load_data == nullptr || driver.func_load == nullptr) {
