@@ -73,26 +73,46 @@ __device__ __forceinline__ float sum_by_halves(float (&values)[count]) {
   return values[0];
 }
 
-// From the sums of the pieces that a thread holds to the sum of the row, for all threads of the
-// row, which are whole warps or lie in one. `shared` has a place for each and `barrier_id` is the
-// row's own, where they are several warps.
+// From the sums of the pieces that a thread holds to those of the row, of several things at once,
+// for all threads of the row, which are whole warps or lie in one. `shared` has a place for each
+// thread and thing and `barrier_id` is the row's own, where they are several warps.
+template <int threads, int things, int count>
+__device__ __forceinline__ void sums_of_row(float (&of_pieces)[things][count],
+                                            float (&sums)[things], float* shared, int thread,
+                                            int barrier_id) {
+#pragma unroll
+  for (int n = 0; n < things; ++n) sums[n] = sum_by_halves(of_pieces[n]);
+  if constexpr (threads > warp_lanes) {
+#pragma unroll
+    for (int n = 0; n < things; ++n) shared[n * threads + thread] = sums[n];
+    barrier(barrier_id, threads);
+#pragma unroll
+    for (int n = 0; n < things; ++n) {
+      float of_warps[threads / warp_lanes];
+#pragma unroll
+      for (int warp = 0; warp < threads / warp_lanes; ++warp)
+        of_warps[warp] = shared[n * threads + warp * warp_lanes + thread % warp_lanes];
+      sums[n] = sum_by_halves(of_warps);
+    }
+  }
+#pragma unroll
+  for (int half = min(threads, warp_lanes) / 2; half >= 1; half /= 2) {
+#pragma unroll
+    for (int n = 0; n < things; ++n)
+      sums[n] = __fadd_rn(sums[n], __shfl_xor_sync(all_lanes, sums[n], half));
+  }
+}
+
+// The same of one thing.
 template <int threads, int count>
 __device__ __forceinline__ float sum_of_row(float (&of_pieces)[count], float* shared, int thread,
                                             int barrier_id) {
-  float sum = sum_by_halves(of_pieces);
-  if constexpr (threads > warp_lanes) {
-    shared[thread] = sum;
-    barrier(barrier_id, threads);
-    float of_warps[threads / warp_lanes];
+  float one[1][count];
 #pragma unroll
-    for (int warp = 0; warp < threads / warp_lanes; ++warp)
-      of_warps[warp] = shared[warp * warp_lanes + thread % warp_lanes];
-    sum = sum_by_halves(of_warps);
-  }
-#pragma unroll
-  for (int half = min(threads, warp_lanes) / 2; half >= 1; half /= 2)
-    sum = __fadd_rn(sum, __shfl_xor_sync(all_lanes, sum, half));
-  return sum;
+  for (int i = 0; i < count; ++i) one[0][i] = of_pieces[i];
+  float sum[1];
+  sums_of_row<threads>(one, sum, shared, thread, barrier_id);
+  return sum[0];
 }
 
 template <int columns, int threads>

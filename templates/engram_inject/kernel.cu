@@ -5,8 +5,9 @@
 // row
 //
 // A row here is a stream of a token. Its threads hold it in registers from the sums to the result.
+// Whether it is dead is known when it has been read: its id is on the way with the rest.
 #include "kiln_args.h"
-#include "kiln_constants.h"  // columns, num_streams, threads_per_row, rows_per_cta
+#include "kiln_constants.h"  // columns, num_streams, threads_per_row, rows_per_cta, early_value
 #include "templates/common/memory.cuh"
 #include "templates/common/norm.cuh"
 #include "templates/common/types.cuh"
@@ -15,7 +16,7 @@ using Part = RowPart<columns, threads_per_row>;
 
 constexpr int block_threads = threads_per_row * rows_per_cta;
 constexpr bool has_exchange = threads_per_row > warp_lanes;
-constexpr int sums = 3;
+enum Sum : int { of_dot = 0, of_h = 1, of_key = 2, sums = 3 };
 
 // Sum of h * (q * k) * key over a piece, the even elements and the odd ones apart.
 __device__ __forceinline__ float alike(const uint4& h, const uint4& key, const uint4& q,
@@ -52,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(block_threads)
   const i64 t = index / num_streams;
   const int stream = static_cast<int>(index - t * num_streams);
   if (t >= args.num_rows) return;  // whole warps
-  if (args.ids != nullptr && args.ids[t] < 0) return;
+  const i32 id = args.ids == nullptr ? 0 : args.ids[t];
   u16* h = args.h + t * args.h_stride0 + stream * args.h_stride1;
   const u16* keys = args.keys_and_value + t * args.keys_and_value_stride;
   const u16* key = keys + stream * columns;
@@ -60,31 +61,31 @@ extern "C" __global__ void __launch_bounds__(block_threads)
   const u16* q = args.q_weight + stream * args.q_weight_stride;
   const u16* k = args.k_weight + stream * args.k_weight_stride;
 
-  Part x;
-  float of_dot[Part::count], of_h[Part::count], of_key[Part::count];
+  Part x, value_part;
+  if constexpr (early_value) value_part.load(value, thread);
+  float of_pieces[sums][Part::count];
 #pragma unroll
   for (int i = 0; i < Part::count; ++i) {
     x.data[i] = Part::piece(h, thread, i);
     const uint4 y = Part::piece(key, thread, i);
-    of_dot[i] = alike(x.data[i], y, Part::piece(q, thread, i), Part::piece(k, thread, i));
-    of_h[i] = sum_of_squares(x.data[i]);
-    of_key[i] = sum_of_squares(y);
+    of_pieces[of_dot][i] =
+        alike(x.data[i], y, Part::piece(q, thread, i), Part::piece(k, thread, i));
+    of_pieces[of_h][i] = sum_of_squares(x.data[i]);
+    of_pieces[of_key][i] = sum_of_squares(y);
   }
+  if (id < 0) return;  // the whole row
   __shared__ float shared[has_exchange ? sums * block_threads : 1];
   float* const exchange = shared + (has_exchange ? sums * row_in_cta * threads_per_row : 0);
-  constexpr int step = has_exchange ? threads_per_row : 0;
-  const float dot = sum_of_row<threads_per_row>(of_dot, exchange, thread, row_in_cta);
-  const float squares = sum_of_row<threads_per_row>(of_h, exchange + step, thread, row_in_cta);
-  const float of_keys =
-      sum_of_row<threads_per_row>(of_key, exchange + 2 * step, thread, row_in_cta);
-  const float normed =
-      __fmul_rn(__fmul_rn(dot, norm_factor<columns>(squares)), norm_factor<columns>(of_keys));
+  float of_row[sums];
+  sums_of_row<threads_per_row>(of_pieces, of_row, exchange, thread, row_in_cta);
+  const float normed = __fmul_rn(__fmul_rn(of_row[of_dot], norm_factor<columns>(of_row[of_h])),
+                                 norm_factor<columns>(of_row[of_key]));
   const float width = __frcp_rn(__fsqrt_rn(static_cast<float>(columns)));
   const float gate = gate_of(__fmul_rn(normed, width));
 #pragma unroll
   for (int i = 0; i < Part::count; ++i) {
     if (!Part::holds(thread, i)) continue;
-    const uint4 v = Part::piece(value, thread, i);
+    const uint4 v = early_value ? value_part.data[i] : Part::piece(value, thread, i);
     store_16(Part::place(h, thread, i),
              {injected(x.data[i].x, v.x, gate), injected(x.data[i].y, v.y, gate),
               injected(x.data[i].z, v.z, gate), injected(x.data[i].w, v.w, gate)});

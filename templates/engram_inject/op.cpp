@@ -31,13 +31,21 @@ Cost cost(const Sizes& s) {
               .integer_operations = rows * row * streams * 6};
 }
 
-Space space(const Sizes&, const Gpu&) { return {.axes = hc_row_axes(), .rules = hc_row_rules()}; }
+Space space(const Sizes&, const Gpu&) {
+  Space space{.axes = hc_row_axes(), .rules = hc_row_rules()};
+  space.axes.push_back({"early_value", {0, 1}, "1: the value is asked for with the keys"});
+  return space;
+}
+
+Config default_config(const Sizes& s) { return hc_row_default(s).merged({{"early_value", 1}}); }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   KernelLaunch kernel{.file = "kernel.cu", .entry = "engram_inject"};
-  kernel.constants = {constant("columns", s["K"]), constant("num_streams", s["C"]),
+  kernel.constants = {constant("columns", s["K"]),
+                      constant("num_streams", s["C"]),
                       constant("threads_per_row", c["threads_per_row"]),
-                      constant("rows_per_cta", c["rows_per_cta"])};
+                      constant("rows_per_cta", c["rows_per_cta"]),
+                      {"early_value", "bool", c["early_value"] != 0 ? "true" : "false"}};
   kernel.grid_x = grid_over_rows("T", s["C"], c["rows_per_cta"]);
   kernel.threads = static_cast<int>(c["threads_per_row"] * c["rows_per_cta"]);
   return LaunchPlan{.kernels = {kernel}, .reduction_signature = "pieces of 8, then halves"};
@@ -47,7 +55,7 @@ ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
   const double pieces = static_cast<double>(norm_pieces_per_thread(s["K"], c["threads_per_row"]));
   return ModelHints{.bytes_in_flight_per_thread = 64 * std::min(pieces, 2.0),
                     .instructions_per_thread = 180 + pieces * 190,
-                    .dependent_loads = 3};
+                    .dependent_loads = c["early_value"] != 0 ? 1.0 : 2.0};
 }
 
 }  // namespace
@@ -95,7 +103,7 @@ const Op engram_inject{
     .check_fixed = check_fixed,
     .cost = cost,
     .space = space,
-    .default_config = hc_row_default,
+    .default_config = default_config,
     .plan = plan,
     .model = model,
 };

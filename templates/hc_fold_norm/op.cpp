@@ -30,13 +30,21 @@ Cost cost(const Sizes& s) {
               .integer_operations = rows * columns * 8};
 }
 
-Space space(const Sizes&, const Gpu&) { return {.axes = hc_row_axes(), .rules = hc_row_rules()}; }
+Space space(const Sizes&, const Gpu&) {
+  Space space{.axes = hc_row_axes(), .rules = hc_row_rules()};
+  space.axes.push_back({"early_weight", {0, 1}, "1: the weight is asked for with the streams"});
+  return space;
+}
+
+Config default_config(const Sizes& s) { return hc_row_default(s).merged({{"early_weight", 1}}); }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   KernelLaunch kernel{.file = "kernel.cu", .entry = "hc_fold_norm"};
-  kernel.constants = {constant("columns", s["K"]), constant("x_format", s["x_format"]),
+  kernel.constants = {constant("columns", s["K"]),
+                      constant("x_format", s["x_format"]),
                       constant("threads_per_row", c["threads_per_row"]),
-                      constant("rows_per_cta", c["rows_per_cta"])};
+                      constant("rows_per_cta", c["rows_per_cta"]),
+                      {"early_weight", "bool", c["early_weight"] != 0 ? "true" : "false"}};
   kernel.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_cta"]}}};
   kernel.threads = static_cast<int>(c["threads_per_row"] * c["rows_per_cta"]);
   return LaunchPlan{.kernels = {kernel}, .reduction_signature = "pieces of 8, then halves"};
@@ -47,7 +55,7 @@ ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
   const double of_format = s["x_format"] == kHcBf16 ? 0 : 85;
   return ModelHints{.bytes_in_flight_per_thread = 64 * std::min(pieces, 2.0),
                     .instructions_per_thread = 90 + pieces * (170 + of_format),
-                    .dependent_loads = 2};
+                    .dependent_loads = c["early_weight"] != 0 ? 1.0 : 2.0};
 }
 
 }  // namespace
@@ -92,7 +100,7 @@ const Op hc_fold_norm{
     .check_fixed = check_fixed,
     .cost = cost,
     .space = space,
-    .default_config = hc_row_default,
+    .default_config = default_config,
     .plan = plan,
     .model = model,
 };
