@@ -209,6 +209,28 @@ Case hc_case(std::string name, const Sizes& fixed_sizes, int64_t rows, HcValues 
               .seed = seed};
 }
 
+Sizes hc_padded_strides(const Op& op, const Sizes& s, int64_t gap) {
+  Sizes strides;
+  for (const Arg& arg : op.args) {
+    if (arg.dims.size() < 2 || arg.presence_in(s) == Presence::absent) continue;
+    const auto extent = [&](size_t dim) {
+      return arg.dims[dim] == "K"        ? s["K"]
+             : arg.dims[dim] == "width"  ? kStreams * s["K"]
+             : arg.dims[dim] == "parts"  ? (s["K"] + 255) / 256
+             : arg.dims[dim] == "groups" ? s["K"] / 32
+                                         : kStreams;
+    };
+    const int64_t inner = extent(arg.dims.size() - 1) + gap;
+    if (arg.dims.size() == 2) {
+      strides.set(arg.name + "_stride", inner);
+    } else {
+      strides.set(arg.name + "_stride1", inner);
+      strides.set(arg.name + "_stride0", extent(1) * inner + 2 * gap);
+    }
+  }
+  return strides;
+}
+
 std::vector<Case> hc_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   std::vector<Case> cases;
   for (const int64_t rows : {1, 2, 5, 33}) {

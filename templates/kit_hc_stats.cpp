@@ -37,6 +37,13 @@ float scale_value(const Case& c, int64_t kind) {
 
 float base_value(const Case& c, int64_t k) {
   constexpr float kMatrix[] = {0.5f, -1, 2, 0, 1.5f, 0.25f, -0.75f, 3, -2, 1, 0, 0.5f, 0, 0, 4, -1};
+  constexpr float kExtreme[] = {1e4f, 0,  -1e4f, 100,   -1e4f, -1e4f, 90,  -1e4f,
+                                88,   88, 88,    -1e4f, -100,  -200,  120, 119};
+  if (fn_of(c) == HcFn::extreme) {
+    constexpr float kSide = 30;
+    return k < 8 ? (k % 2 == 0 ? kSide : -kSide) * static_cast<float>(1 + 100 * (k / 4))
+                 : kExtreme[k - 8];
+  }
   if (fn_of(c) == HcFn::matrix) return k < 8 ? static_cast<float>(4 * k - 14) : kMatrix[k - 8];
   return static_cast<float>(counter_range(c.seed, kBase, static_cast<uint64_t>(k), -300, 300)) *
          0.01f;

@@ -15,6 +15,7 @@ enum class HcFn : int64_t {
   positive = 1,  // where all of h is: 32 times smaller, as its sums are larger
   large = 2,     // where one column of h counts
   matrix = 3,    // base is the matrix of ops.md (e)
+  extreme = 4,   // base from -1e4 to 1e4: mass on one column, exp far beyond fp32
 };
 
 // Fills fn, scale and base.

@@ -15,8 +15,8 @@ namespace kiln::templates {
 
 constexpr int64_t kHcStreams = 4;
 constexpr int64_t kHcMostColumns = 16384;
-constexpr int64_t kHcMostRows = std::numeric_limits<int32_t>::max();
-constexpr int64_t kHcGroup = 32;  // columns that share a scale
+constexpr int64_t kHcMostRows = int64_t{1} << 24;  // times the parts of a row: CTAs of a grid
+constexpr int64_t kHcGroup = 32;                   // columns that share a scale
 
 enum HcPrecision : int64_t { kHcFp32 = 0, kHcTf32 = 1 };
 enum HcFormat : int64_t { kHcBf16 = 0, kHcCodes = 1, kHcBoth = 2 };
@@ -38,6 +38,21 @@ inline Size hc_four() {
 inline int64_t hc_parts(const Sizes& s) {
   constexpr int64_t kColumns = 256;  // of each stream, of one sum of squares
   return (s["K"] + kColumns - 1) / kColumns;
+}
+enum HcSqrsum : int64_t { kHcNoSqrsum = 0, kHcSqrsum = 1 };
+inline Size hc_sqrsum_size() {
+  return fixed("sqrsum", "sqrsum", "whether the sums of squares are written",
+               {{"none", kHcNoSqrsum}, {"stored", kHcSqrsum}});
+}
+inline Arg hc_sqrsum() {
+  return only_in({.symbol = "sqrsum", .values = {kHcSqrsum}},
+                 out("sqrsum", DType::f32, "T parts", "sums of squares of the four streams"));
+}
+inline double hc_sqrsum_bytes(const Sizes& s) {
+  return s["sqrsum"] == kHcSqrsum ? 4 * static_cast<double>(hc_parts(s)) : 0;
+}
+inline jit::Constant hc_with_sqrsum(const Sizes& s) {
+  return {"with_sqrsum", "bool", s["sqrsum"] == kHcSqrsum ? "true" : "false"};
 }
 inline Size hc_sqrsum_parts() { return derived("parts", "part of 256 columns", hc_parts); }
 inline Size hc_groups() {
@@ -118,6 +133,8 @@ inline Config hc_row_default(const Sizes& s) {
 
 constexpr int64_t kHcBlockColumns = 32;
 constexpr int64_t kHcGates = 24;
+constexpr int64_t kHcGateWarps = 8;
+constexpr int64_t kHcSlotBytes = 128;  // of the workspace, of a row and split
 
 // Streams of the statistics: all, or the first layer's one.
 inline int64_t hc_stat_streams(const Sizes& s) { return s.get("S", kHcStreams); }
@@ -161,7 +178,6 @@ inline Config hc_stats_default(const Sizes& s) {
 // Adds the two kernels and what they need to the plan of an op; `prefix` begins their names.
 inline void add_hc_stats(LaunchPlan& plan, const std::string& prefix, const Sizes& s,
                          const Config& c) {
-  constexpr int64_t kWarp = 32;
   KernelLaunch partials{.file = "partials.cu", .entry = prefix + "_partials"};
   constexpr int64_t kAllTerms = 3, kLeadingTerms = 2;  // bf16 that stand for an element of fn
   const bool is_tf32 = s.get("precision", kHcFp32) == kHcTf32;
@@ -170,26 +186,24 @@ inline void add_hc_stats(LaunchPlan& plan, const std::string& prefix, const Size
                         constant("warps", c["warps"]), constant("m_tiles", c["m_tiles"])};
   partials.grid_x = {.terms = {{.symbol = "T", .divisor = 16 * c["m_tiles"]}}};
   partials.grid_y = {.offset = c["splits"], .scale = 0};
-  partials.threads = static_cast<int>(kWarp * c["warps"]);
+  partials.threads = static_cast<int>(kHcWarp * c["warps"]);
   const double tiles = static_cast<double>(c["m_tiles"]);
   const double of_warp = static_cast<double>((hc_blocks(s) + c["splits"] * c["warps"] - 1) /
                                              (c["splits"] * c["warps"]));
   partials.instructions_per_thread = 150 + of_warp * (190 + 75 * tiles);
   plan.kernels.push_back(std::move(partials));
 
-  constexpr int64_t kGateWarps = 8;
   KernelLaunch gates{.file = "gates.cu", .entry = prefix + "_gates"};
   gates.constants = {
       constant("columns", s["K"]),     constant("num_streams", hc_stat_streams(s)),
-      constant("splits", c["splits"]), constant("groups", std::min<int64_t>(8, c["splits"])),
-      constant("warps", kGateWarps),   constant("rows_per_cta", c["rows_per_gate_cta"])};
+      constant("splits", c["splits"]), constant("groups", std::min(kHcGateWarps, c["splits"])),
+      constant("warps", kHcGateWarps), constant("rows_per_cta", c["rows_per_gate_cta"])};
   gates.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_gate_cta"]}}};
-  gates.threads = static_cast<int>(kWarp * kGateWarps);
+  gates.threads = static_cast<int>(kHcWarp * kHcGateWarps);
   gates.instructions_per_thread = 2500;
   plan.kernels.push_back(std::move(gates));
 
-  constexpr int64_t kSlotBytes = 128;  // of a row and split
-  plan.workspace_bytes = {.scale = c["splits"] * kSlotBytes, .terms = {{"T"}}};
+  plan.workspace_bytes = {.scale = c["splits"] * kHcSlotBytes, .terms = {{"T"}}};
   plan.reduction_signature =
       fmt::format("blocks of 32 by {} warps of {} splits", c["warps"], c["splits"]);
 }

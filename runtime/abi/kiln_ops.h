@@ -479,8 +479,8 @@ KILN_API kiln_status kiln_engram_fetch_workspace(kiln_plan *plan,
  * Ids are compressed ids, below 2^31, of one map for the vocabulary. primes are above 0; offsets
  * are the sums of the primes before, so that every column has rows of its own, and the last row
  * fits int32. Multipliers are odd and so small that products stay below 2^63 (ops.md B19.2 has
- * those of the model). A row whose request is outside 0 .. num_requests - 1 is padding: its rows
- * are -1, which engram_fetch reads nowhere.
+ * those of the model). A row whose request is outside 0 .. num_requests - 1, or begins behind it,
+ * is padding: its rows are -1, which engram_fetch reads nowhere.
  *
  * Formula: ops.md B19.2. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
@@ -576,7 +576,7 @@ typedef struct kiln_engram_inject_args {
   int64_t k_weight_stride;
   /* in, i32 [num_rows]: compressed id of each row; negative: dead; NULL is legal */
   const int32_t *ids;
-  /* rows (tokens), padding included; 0 to 2147483647 */
+  /* rows (tokens), padding included; 0 to 16777216 */
   int64_t num_rows;
 } kiln_engram_inject_args;
 
@@ -726,7 +726,7 @@ typedef struct kiln_hc_fold_norm_args {
   uint16_t *folded;
   /* elements of folded from one row to the next; a multiple of 8 */
   int64_t folded_stride;
-  /* rows (tokens), padding included; 0 to 2147483647 */
+  /* rows (tokens), padding included; 0 to 16777216 */
   int64_t num_rows;
 } kiln_hc_fold_norm_args;
 
@@ -751,8 +751,8 @@ KILN_API kiln_status kiln_hc_fold_norm_workspace(kiln_plan *plan,
 /* From the output of a sub-layer to the input and the gates of the next one: hc_post_fold_norm and
  * hc_stats.
  *
- * With these ops as they define themselves; h, x and mean to the bit, the gates by the same steps,
- * with all bits of fn:
+ * With these ops as they define themselves; h, x and mean to the bit, the gates within the bound of
+ * hc_stats in fp32:
  *   h, x, x_codes, x_scales, mean = hc_post_fold_norm(y, h, post, comb, pre, weight)
  *   next_pre, next_post, next_comb = hc_stats(h, fn, scale, base)
  * post and comb are those of the sub-layer that gave y. pre came with them, from the statistics
@@ -840,7 +840,7 @@ typedef struct kiln_hc_fused_post_pre_delayed_args {
   int64_t next_comb_stride0;
   /* elements of next_comb from one stream to the next; a multiple of 4 */
   int64_t next_comb_stride1;
-  /* rows (tokens), padding included; 0 to 2147483647 */
+  /* rows (tokens), padding included; 0 to 16777216 */
   int64_t num_rows;
   /* scratch of the call, 256-byte aligned; NULL when it needs none */
   void *workspace;
@@ -882,7 +882,7 @@ KILN_API kiln_status kiln_hc_fused_post_pre_delayed_workspace(
  * Shape (fixed, JSON for kiln_plan_create):
  *   "columns": columns of a stream (the hidden size); a multiple of 8, where codes are written of
  *     32 (8 to 16384)
- *   "sqrsum": whether the sum of squares is written ("none", "stored")
+ *   "sqrsum": whether the sums of squares are written ("none", "stored")
  */
 typedef struct kiln_hc_post_args {
   /* sizeof of this struct */
@@ -912,7 +912,7 @@ typedef struct kiln_hc_post_args {
   float *sqrsum;
   /* elements of sqrsum from one row to the next */
   int64_t sqrsum_stride;
-  /* rows (tokens), padding included; 0 to 2147483647 */
+  /* rows (tokens), padding included; 0 to 16777216 */
   int64_t num_rows;
 } kiln_hc_post_args;
 
@@ -948,7 +948,7 @@ KILN_API kiln_status kiln_hc_post_workspace(kiln_plan *plan, const kiln_hc_post_
  *   "columns": columns of a stream (the hidden size); a multiple of 8, where codes are written of
  *     32 (8 to 16384)
  *   "x_format": what is written of x ("bf16", "codes_q8a", "bf16_and_codes_q8a")
- *   "sqrsum": whether the sum of squares is written ("none", "stored")
+ *   "sqrsum": whether the sums of squares are written ("none", "stored")
  */
 typedef struct kiln_hc_post_fold_norm_args {
   /* sizeof of this struct */
@@ -1003,7 +1003,7 @@ typedef struct kiln_hc_post_fold_norm_args {
   float *sqrsum;
   /* elements of sqrsum from one row to the next */
   int64_t sqrsum_stride;
-  /* rows (tokens), padding included; 0 to 2147483647 */
+  /* rows (tokens), padding included; 0 to 16777216 */
   int64_t num_rows;
   /* scratch of the call, 256-byte aligned; NULL when it needs none */
   void *workspace;
@@ -1053,7 +1053,7 @@ KILN_API kiln_status kiln_hc_post_fold_norm_workspace(kiln_plan *plan,
  * A row of zeros has m = 0. A row that holds a NaN or an infinity has gates of NaN. Where the sum
  * of squares leaves fp32, rs is 0.
  *
- * Formula: ops.md B1.1, B1.2, (f)2. Version 1. Result: rms error at most 1e-06 of the output's rms.
+ * Formula: ops.md B1.1, B1.2, (f)2. Version 1. Result: as the shape says, see above.
  * Shape (fixed, JSON for kiln_plan_create):
  *   "columns": columns of a stream (the hidden size); a multiple of 32 (32 to 16384)
  *   "num_streams": residual streams: 4, or 1 where all of them are equal (1 to 4)
@@ -1090,7 +1090,7 @@ typedef struct kiln_hc_stats_args {
   int64_t comb_stride0;
   /* elements of comb from one stream to the next; a multiple of 4 */
   int64_t comb_stride1;
-  /* rows (tokens), padding included; 0 to 2147483647 */
+  /* rows (tokens), padding included; 0 to 16777216 */
   int64_t num_rows;
   /* scratch of the call, 256-byte aligned; NULL when it needs none */
   void *workspace;
@@ -1434,8 +1434,7 @@ typedef struct kiln_moe_align_args {
   /* out, i32 [entries]: pairs by expert, padded; room for num_rows * top_k + num_experts *
    * (block_size - 1), rounded up to block_size; 16-byte aligned */
   int32_t *sorted_token_ids;
-  /* out, i32 [blocks]: expert of each block; room for sorted_token_ids / block_size; -1: none;
-   * 16-byte aligned */
+  /* out, i32 [blocks]: expert of each block; room for sorted_token_ids / block_size; -1: none */
   int32_t *expert_ids;
   /* out, i32 [1]: entries of all runs, padding included */
   int32_t *num_tokens_post_pad;

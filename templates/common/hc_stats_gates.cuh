@@ -113,7 +113,7 @@ __device__ __forceinline__ void put_gates(const Args& args, const TargetsOf& tar
   GateOfLane gate;
   gate.load(args, lane);
   for (int item = first_item; item < rows * groups; item += warps) {
-    if (lane >= sums_of_row) continue;
+    if (lane >= sums_per_row) continue;
     const int group = item % groups;
     const i64 row = first_row + item / groups;
     float parts[(splits + groups - 1) / groups];

@@ -5,7 +5,7 @@
 #include "templates/common/types.cuh"
 
 constexpr int gates = 24;
-constexpr int sums_of_row = gates + 1;  // the last is that of squares
+constexpr int sums_per_row = gates + 1;  // the last is that of squares
 constexpr int slots_of_row = 32;
 
 __device__ __forceinline__ float* partial_sums(void* workspace, i64 num_rows, int split, i64 row) {

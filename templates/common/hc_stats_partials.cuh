@@ -2,11 +2,12 @@
 // columns with fn, and the sums of their squares, of 16 * m_tiles rows. A CTA has `warps` warps;
 // grid (ceil(num_rows / (16 * m_tiles)), splits). Args has h, fn, workspace and num_rows.
 //
-// fn in fp32 is the sum of three bf16, to the bit, and h is bf16: products are exact on tensor
-// cores; two of them are the 16 leading bits. Tensor cores truncate as they add, so the products of
-// 32 columns are added there, the small ones first, and then in fp32. A lane has 8 neighbouring
-// columns of a row, which is another order of the columns within a product than usual, the same for
-// h and fn: all loads are 16 bytes and nothing passes through shared memory.
+// fn in fp32 is the sum of three bf16, to the bit from 2^-110 to 3.38e38, and h is bf16: products
+// are exact on tensor cores; two of the three are the 16 leading bits. Tensor cores truncate as
+// they add, so the products of 32 columns are added there, the small ones first, and then in fp32.
+// A lane has 8 neighbouring columns of a row, which is another order of the columns within a
+// product than usual, the same for h and fn: all loads are 16 bytes and nothing passes through
+// shared memory.
 #pragma once
 
 #include "templates/common/decode.cuh"
@@ -93,9 +94,9 @@ template <int warps, int m_tiles, typename Args>
 __device__ __forceinline__ void store_partials(const StatsSums<m_tiles>& sums, const Args& args,
                                                int split, i64 first_row) {
   constexpr int rows_per_cta = 16 * m_tiles;
-  __shared__ float shared[warps][rows_per_cta][sums_of_row];
+  __shared__ float shared[warps][rows_per_cta][sums_per_row];
   const int lane = lane_id();
-  float(&own)[rows_per_cta][sums_of_row] = shared[warp_id()];
+  float(&own)[rows_per_cta][sums_per_row] = shared[warp_id()];
 #pragma unroll
   for (int m = 0; m < m_tiles; ++m) {
 #pragma unroll
@@ -113,9 +114,9 @@ __device__ __forceinline__ void store_partials(const StatsSums<m_tiles>& sums, c
     }
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < rows_per_cta * sums_of_row; i += 32 * warps) {
-    const int row = i / sums_of_row;
-    const int which = i % sums_of_row;
+  for (int i = static_cast<int>(threadIdx.x); i < rows_per_cta * sums_per_row; i += 32 * warps) {
+    const int row = i / sums_per_row;
+    const int which = i % sums_per_row;
     if (first_row + row >= args.num_rows) break;
     float sum = shared[0][row][which];
 #pragma unroll

@@ -1,6 +1,6 @@
 // Third kernel of hc_fused_post_pre_delayed (ops.md B1.1, B1.2): see common/hc_stats_gates.cuh.
-// grid  (ceil(num_rows / rows_per_cta))   block (32 * warps)   shared: 32 floats a row and group,
-// 20 a row
+// grid  (ceil(num_rows / rows_per_cta))   block (32 * warps)
+// shared: 32 floats for each row and group, 20 for each row
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, num_streams, splits, groups, warps, rows_per_cta
 #include "templates/common/hc_stats_gates.cuh"

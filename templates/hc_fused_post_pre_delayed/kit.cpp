@@ -42,56 +42,18 @@ std::optional<double> expected(const Case& c, const Arg& arg, std::span<const in
   return hc_normed(c, HcStreamsOf::mixed, arg, index);
 }
 
-// Gates are compared within a bound, which no NaN keeps.
-bool has_numbers(const Case& c) {
-  return c.knobs.get("values", 0) != static_cast<int64_t>(HcValues::any_bits);
-}
-
 Case measured_case(const Sizes& fixed_sizes, const Sizes& bucket) {
   return hc_case("measured", fixed_sizes, bucket["T"], HcValues::activations);
 }
 
-// Every stride as far as `gap` elements beyond the dense one; of rows, streams lie beside.
-Sizes strides_with(const Sizes& s, int64_t gap) {
-  const int64_t columns = s["K"];
-  Sizes strides{{"h_stride1", columns + gap},
-                {"h_stride0", 4 * (columns + gap) + 2 * gap},
-                {"y_stride", columns + gap},
-                {"post_stride", 4 + gap},
-                {"comb_stride1", 4 + gap},
-                {"comb_stride0", 4 * (4 + gap) + gap},
-                {"pre_stride", 4 + gap},
-                {"mean_stride", columns + gap},
-                {"fn_stride", 4 * columns + gap},
-                {"next_pre_stride", 4 + gap},
-                {"next_post_stride", 8 + gap},
-                {"next_comb_stride1", 4 + gap},
-                {"next_comb_stride0", 4 * (4 + gap) + gap}};
-  if (s["x_format"] != 1) strides.set("x_stride", columns + gap);
-  if (s["x_format"] != 0) {
-    strides.set("x_codes_stride", columns + gap);
-    strides.set("x_scales_stride", columns / 32 + 3);
-  }
-  return strides;
-}
-
 std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
-  std::vector<Case> cases;
-  for (Case& c : hc_cases(fixed_sizes, bucket)) {
-    if (has_numbers(c)) cases.push_back(std::move(c));
-  }
+  std::vector<Case> cases = hc_cases(fixed_sizes, bucket);
   Case padded = hc_case("padded strides", fixed_sizes, 7, HcValues::activations, 2);
-  padded.strides = strides_with(fixed_sizes, 24);
+  padded.strides = hc_padded_strides(hc_fused_post_pre_delayed, fixed_sizes, 24);
   cases.push_back(padded);
   Case without = hc_case("no mean", fixed_sizes, 5, HcValues::activations, 4);
   without.absent = {"mean"};
   cases.push_back(without);
-  return cases;
-}
-
-std::vector<Case> replay_cases(const Sizes& fixed_sizes) {
-  std::vector<Case> cases = hc_replay_cases(fixed_sizes);
-  std::erase_if(cases, [](const Case& c) { return !has_numbers(c); });
   return cases;
 }
 
@@ -135,7 +97,7 @@ const Kit hc_fused_post_pre_delayed_kit{
     .op = &hc_fused_post_pre_delayed,
     .measured_case = measured_case,
     .verify_cases = verify_cases,
-    .replay_cases = replay_cases,
+    .replay_cases = hc_replay_cases,
     .large_cases = large_cases,
     .further_shapes = further_shapes,
     .fill = fill,

@@ -74,14 +74,14 @@ Config default_config(const Sizes& s) {
 }
 
 LaunchPlan plan_of_one_pass(const Sizes& s, const Config& c) {
-  constexpr int64_t kWarp = 32, kTileRows = 16, kGateWarps = 8, kSlotBytes = 128;
+  constexpr int64_t kTileRows = 16;
   const int64_t parts = parts_in_one_pass(s, c);
   LaunchPlan plan;
   KernelLaunch streams{.file = "streams_and_partials.cu", .entry = "hc_fused_streams_and_partials"};
   streams.constants = {constant("columns", s["K"]), constant("warps", c["warps"])};
   streams.grid_x = {.terms = {{.symbol = "T", .divisor = kTileRows}}};
   streams.grid_y = {.offset = parts, .scale = 0};
-  streams.threads = static_cast<int>(kWarp * c["warps"]);
+  streams.threads = static_cast<int>(kHcWarp * c["warps"]);
   streams.instructions_per_thread = 600;
   plan.kernels.push_back(std::move(streams));
   KernelLaunch gates{.file = "norm_and_gates.cu", .entry = "hc_fused_norm_and_gates"};
@@ -89,13 +89,13 @@ LaunchPlan plan_of_one_pass(const Sizes& s, const Config& c) {
                      constant("x_format", s["x_format"]),
                      constant("threads_per_row", c["threads_per_row"]),
                      constant("splits", parts),
-                     constant("groups", std::min(kGateWarps, parts)),
-                     constant("gate_warps", kGateWarps)};
+                     constant("groups", std::min(kHcGateWarps, parts)),
+                     constant("gate_warps", kHcGateWarps)};
   gates.grid_x = {.terms = {{"T"}}};
-  gates.threads = static_cast<int>(c["threads_per_row"] + kWarp * kGateWarps);
+  gates.threads = static_cast<int>(c["threads_per_row"] + kHcWarp * kHcGateWarps);
   gates.instructions_per_thread = 2000;
   plan.kernels.push_back(std::move(gates));
-  plan.workspace_bytes = {.scale = parts * kSlotBytes + 2 * s["K"], .terms = {{"T"}}};
+  plan.workspace_bytes = {.scale = parts * kHcSlotBytes + 2 * s["K"], .terms = {{"T"}}};
   plan.reduction_signature = fmt::format("parts of {} warps in one pass", c["warps"]);
   return plan;
 }
@@ -136,8 +136,8 @@ const Op hc_fused_post_pre_delayed{
         "From the output of a sub-layer to the input and the gates of the next one: "
         "hc_post_fold_norm and hc_stats.",
     .doc =
-        "With these ops as they define themselves; h, x and mean to the bit, the gates by the same "
-        "steps, with all bits of fn:\n"
+        "With these ops as they define themselves; h, x and mean to the bit, the gates within the "
+        "bound of hc_stats in fp32:\n"
         "  h, x, x_codes, x_scales, mean = hc_post_fold_norm(y, h, post, comb, pre, weight)\n"
         "  next_pre, next_post, next_comb = hc_stats(h, fn, scale, base)\n"
         "post and comb are those of the sub-layer that gave y. pre came with them, from the "

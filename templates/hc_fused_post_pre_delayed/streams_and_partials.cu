@@ -1,7 +1,7 @@
 // First of two kernels of hc_fused_post_pre_delayed, for few rows (ops.md B1.5): a CTA mixes 16
-// rows of some columns, folds them to the workspace, and adds their products with fn. grid
-// (ceil(num_rows / 16), parts of the columns)   block (32 * warps) shared: the new streams of the
-// CTA's columns, and 25 floats for each row and warp
+// rows of some columns, folds them to the workspace, and adds their products with fn.
+// grid  (ceil(num_rows / 16), parts of the columns)   block (32 * warps)
+// shared: the new streams of the CTA's columns, and 25 floats for each row and warp
 //
 // Four warps have 32 columns. They ask for fn first, a stream each; then a thread mixes four
 // columns of a row, and a warp takes what has become of its stream.

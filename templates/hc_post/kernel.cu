@@ -3,7 +3,7 @@
 // grid  (num_rows * row_parts)   block (threads)   shared: none
 //
 // A part of a row is `threads * pieces_per_thread` pieces of 8 columns.
-// A thread reads all of its pieces' streams before it writes them: nobody else has these columns.
+// A thread reads a piece's streams before it writes them: nobody else has these columns.
 #include "kiln_args.h"
 #include "kiln_constants.h"  // columns, with_sqrsum, threads, pieces_per_thread
 #include "templates/common/hc.cuh"

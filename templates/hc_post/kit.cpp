@@ -19,20 +19,10 @@ Case measured_case(const Sizes& fixed_sizes, const Sizes& bucket) {
   return hc_case("measured", fixed_sizes, bucket["T"], HcValues::activations);
 }
 
-// Every stride as far as `gap` elements beyond the dense one; of rows, streams lie beside.
-Sizes strides_with(const Sizes& s, int64_t gap) {
-  const int64_t columns = s["K"];
-  Sizes strides{{"h_stride1", columns + gap}, {"h_stride0", 4 * (columns + gap) + 2 * gap},
-                {"y_stride", columns + gap},  {"post_stride", 4 + gap},
-                {"comb_stride1", 4 + gap},    {"comb_stride0", 4 * (4 + gap) + gap}};
-  if (s["sqrsum"] != 0) strides.set("sqrsum_stride", (columns + 255) / 256 + 3);
-  return strides;
-}
-
 std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   std::vector<Case> cases = hc_cases(fixed_sizes, bucket);
   Case padded = hc_case("padded strides", fixed_sizes, 7, HcValues::activations, 2);
-  padded.strides = strides_with(fixed_sizes, 24);
+  padded.strides = hc_padded_strides(hc_post, fixed_sizes, 24);
   cases.push_back(padded);
   return cases;
 }

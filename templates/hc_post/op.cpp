@@ -9,23 +9,19 @@ extern const Op hc_post;
 
 namespace {
 
-enum Sqrsum : int64_t { kNone = 0, kStored = 1 };
-
 void check_fixed(const Sizes& s) { check_hc_columns(s, "hc_post", kNormPiece); }
 
 std::vector<Sizes> model_shapes(int) {
-  return {{{"K", 5120}, {"sqrsum", kNone}}, {{"K", 5120}, {"sqrsum", kStored}}};
+  return {{{"K", 5120}, {"sqrsum", kHcNoSqrsum}}, {{"K", 5120}, {"sqrsum", kHcSqrsum}}};
 }
 
 Cost cost(const Sizes& s) {
   const double rows = static_cast<double>(s["T"]), columns = static_cast<double>(s["K"]);
   const double streams = static_cast<double>(kHcStreams);
-  return Cost{
-      .warm_read_bytes = rows * (2 * columns + 4 * (streams + streams * streams)),
-      .in_place_read_bytes = rows * 2 * streams * columns,
-      .write_bytes = rows * (2 * streams * columns +
-                             (s["sqrsum"] == kStored ? 4 * static_cast<double>(hc_parts(s)) : 0)),
-      .integer_operations = rows * columns * 14};
+  return Cost{.warm_read_bytes = rows * (2 * columns + 4 * (streams + streams * streams)),
+              .in_place_read_bytes = rows * 2 * streams * columns,
+              .write_bytes = rows * (2 * streams * columns + hc_sqrsum_bytes(s)),
+              .integer_operations = rows * columns * 14};
 }
 
 int64_t pieces_of(const Sizes& s) { return s["K"] / kNormPiece; }
@@ -55,19 +51,19 @@ Config default_config(const Sizes&) { return {{"threads", 128}, {"pieces_per_thr
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   KernelLaunch kernel{.file = "kernel.cu", .entry = "hc_post"};
-  kernel.constants = {constant("columns", s["K"]),
-                      {"with_sqrsum", "bool", s["sqrsum"] == kStored ? "true" : "false"},
+  kernel.constants = {constant("columns", s["K"]), hc_with_sqrsum(s),
                       constant("threads", c["threads"]),
                       constant("pieces_per_thread", c["pieces_per_thread"])};
   kernel.grid_x = grid_over_rows("T", row_parts(s, c), 1);
   kernel.threads = static_cast<int>(c["threads"]);
-  return LaunchPlan{.kernels = {kernel}, .reduction_signature = "pieces of 8, then halves"};
+  return LaunchPlan{.kernels = {kernel},
+                    .reduction_signature = "pieces of 8, then halves, of 256 columns in sqrsum"};
 }
 
 ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
   const double pieces = static_cast<double>(c["pieces_per_thread"]);
   return ModelHints{.bytes_in_flight_per_thread = 80,
-                    .instructions_per_thread = 70 + pieces * (s["sqrsum"] == kStored ? 310 : 250),
+                    .instructions_per_thread = 70 + pieces * (s["sqrsum"] == kHcSqrsum ? 310 : 250),
                     .dependent_loads = 1};
 }
 
@@ -92,8 +88,7 @@ const Op hc_post{
     .sizes =
         {
             hc_columns(),
-            fixed("sqrsum", "sqrsum", "whether the sum of squares is written",
-                  {{"none", kNone}, {"stored", kStored}}),
+            hc_sqrsum_size(),
             hc_rows(),
             hc_four(),
             hc_sqrsum_parts(),
@@ -104,8 +99,7 @@ const Op hc_post{
             inout(vectors(in("h", DType::bf16, "T 4 K", "the residual streams"), 8)),
             vectors(in("post", DType::f32, "T 4", "how much of y each stream takes"), 4),
             vectors(in("comb", DType::f32, "T 4 4", "how much of stream i stream j takes"), 4),
-            only_in({.symbol = "sqrsum", .values = {kStored}},
-                    out("sqrsum", DType::f32, "T parts", "sums of squares of the four streams")),
+            hc_sqrsum(),
         },
     .buckets = {{"T", {1, 16, 256, 4096}}},
     .invariance = Op::Invariance::always,

@@ -11,8 +11,6 @@ extern const Op hc_post_fold_norm;
 
 namespace {
 
-enum Sqrsum : int64_t { kNone = 0, kStored = 1 };
-
 void check_fixed(const Sizes& s) {
   check_hc_columns(s, "hc_post_fold_norm", s["x_format"] == kHcBf16 ? kNormPiece : kHcGroup);
 }
@@ -20,7 +18,7 @@ void check_fixed(const Sizes& s) {
 std::vector<Sizes> model_shapes(int) {
   std::vector<Sizes> shapes;
   for (const int64_t format : {kHcBf16, kHcCodes, kHcBoth}) {
-    for (const int64_t sqrsum : {kNone, kStored})
+    for (const int64_t sqrsum : {kHcNoSqrsum, kHcSqrsum})
       shapes.push_back({{"K", 5120}, {"x_format", format}, {"sqrsum", sqrsum}});
   }
   return shapes;
@@ -32,8 +30,7 @@ Cost cost(const Sizes& s) {
   return Cost{
       .warm_read_bytes = rows * (2 * columns + 4 * (2 * streams + streams * streams)) + 2 * columns,
       .in_place_read_bytes = rows * 2 * streams * columns,
-      .write_bytes = rows * (2 * streams * columns + hc_x_bytes(s) +
-                             (s["sqrsum"] == kStored ? 4 * static_cast<double>(hc_parts(s)) : 0)),
+      .write_bytes = rows * (2 * streams * columns + hc_x_bytes(s) + hc_sqrsum_bytes(s)),
       .integer_operations = rows * columns * 20};
 }
 
@@ -71,14 +68,15 @@ void add_two_kernels(LaunchPlan& plan, const Sizes& s, const Config& c,
 }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
-  const jit::Constant with_sqrsum{"with_sqrsum", "bool", s["sqrsum"] == kStored ? "true" : "false"};
+  const jit::Constant with_sqrsum = hc_with_sqrsum(s);
   KernelLaunch rows{.file = "kernel.cu", .entry = "hc_post_fold_norm"};
   rows.constants = {constant("columns", s["K"]), constant("x_format", s["x_format"]),
                     constant("threads_per_row", c["threads_per_row"]),
                     constant("rows_per_cta", c["rows_per_cta"])};
   rows.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_cta"]}}};
   rows.threads = static_cast<int>(c["threads_per_row"] * c["rows_per_cta"]);
-  LaunchPlan plan{.kernels = {}, .reduction_signature = "pieces of 8, then halves"};
+  LaunchPlan plan{.kernels = {},
+                  .reduction_signature = "pieces of 8, then halves, of 256 columns in sqrsum"};
   if (c["kernels"] == 2) {
     add_two_kernels(plan, s, c, with_sqrsum, std::move(rows));
   } else {
@@ -118,8 +116,7 @@ const Op hc_post_fold_norm{
         {
             hc_columns(),
             hc_format(),
-            fixed("sqrsum", "sqrsum", "whether the sum of squares is written",
-                  {{"none", kNone}, {"stored", kStored}}),
+            hc_sqrsum_size(),
             hc_rows(),
             hc_four(),
             hc_sqrsum_parts(),
@@ -137,8 +134,7 @@ const Op hc_post_fold_norm{
             hc_x_codes(),
             hc_x_scales(),
             optional(vectors(out("mean", DType::bf16, "T K", "mean of the streams"), 8)),
-            only_in({.symbol = "sqrsum", .values = {kStored}},
-                    out("sqrsum", DType::f32, "T parts", "sums of squares of the four streams")),
+            hc_sqrsum(),
         },
     .buckets = {{"T", {1, 16, 256, 4096}}},
     .has_workspace = true,

@@ -16,11 +16,15 @@ namespace {
 
 enum Stream : uint64_t { kElement, kRow };
 
+constexpr uint16_t kNan = 0x7fc1, kMinusInfinity = 0xff80;
+
 enum class Values : int64_t {
   activations = 0,  // rows of any magnitude, of zeros too; gates from closed to open
   same_sign = 1,    // every product positive: sums that grow from column to column
   alone = 3,        // one column of each row: m is that of fn, with all of its bits
   vectors = 2,      // rows of zeros, so that base alone counts: the matrix of ops.md (e)
+  extreme = 4,      // likewise, of logits from -1e4 to 1e4
+  no_numbers = 5,   // a NaN or an infinity in every third row
 };
 
 Values values_of(const Case& c) { return static_cast<Values>(c.knobs.get("values", 0)); }
@@ -28,7 +32,7 @@ Values values_of(const Case& c) { return static_cast<Values>(c.knobs.get("values
 // --- inputs
 
 uint16_t h_bits(const Case& c, int64_t t, int64_t column) {
-  if (values_of(c) == Values::vectors) return 0;
+  if (values_of(c) == Values::vectors || values_of(c) == Values::extreme) return 0;
   const int64_t width = c.sizes["S"] * c.sizes["K"];
   const uint64_t draw = counter_bits(c.seed, kElement, static_cast<uint64_t>(t * width + column));
   const auto mantissa = static_cast<uint16_t>(draw & 0x7f);
@@ -37,6 +41,8 @@ uint16_t h_bits(const Case& c, int64_t t, int64_t column) {
   if (values_of(c) == Values::alone && column != alone) return 0;
   if (values_of(c) == Values::same_sign || values_of(c) == Values::alone)
     return static_cast<uint16_t>((127 - (draw >> 32) % 2) << 7 | mantissa);
+  if (values_of(c) == Values::no_numbers && t % 3 == 1 && column == alone)
+    return t % 2 == 0 ? kNan : kMinusInfinity;
   const uint64_t of_row = counter_bits(c.seed, kRow, static_cast<uint64_t>(t));
   const auto sign = static_cast<uint16_t>(draw & 0x8000);
   if (of_row % 8 == 0 || (draw >> 16) % 32 == 0) return sign;
@@ -71,6 +77,7 @@ std::optional<double> expected(const Case& c, const Arg& arg, std::span<const in
 HcFn fn_for(Values values) {
   switch (values) {
     case Values::activations:
+    case Values::no_numbers:
       return HcFn::both_signs;
     case Values::same_sign:
       return HcFn::positive;
@@ -78,6 +85,8 @@ HcFn fn_for(Values values) {
       return HcFn::large;
     case Values::vectors:
       return HcFn::matrix;
+    case Values::extreme:
+      return HcFn::extreme;
   }
   fail(Status::internal, "hc_stats: unknown values {}", static_cast<int64_t>(values));
 }
@@ -116,6 +125,8 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
                               static_cast<uint64_t>(rows)));
   }
   cases.push_back(make_case("no row", fixed_sizes, 0, Values::activations));
+  cases.push_back(make_case("extreme logits", fixed_sizes, 2, Values::extreme));
+  cases.push_back(make_case("no numbers", fixed_sizes, 19, Values::no_numbers, 4));
   cases.push_back(make_case("one sign", fixed_sizes, 3, Values::same_sign));
   cases.push_back(make_case("one column", fixed_sizes, 9, Values::alone));
   Case padded = make_case("padded strides", fixed_sizes, 7, Values::activations, 2);

@@ -49,7 +49,7 @@ TEST(HcOnSimulator, PlantedMistakesInTheFoldAreRejected) {
       {"another order of the sum", "hc.cuh",
        "__fadd_rn(__fmul_rn(pre.x, h[0]), __fmul_rn(pre.y, h[1]))",
        "__fadd_rn(__fmul_rn(pre.x, h[0]), __fmul_rn(pre.z, h[2]))"},
-      {"the norm sees more than bf16", "kernel.cu", "norm_factor<columns>(sum)",
+      {"the sum of squares is larger", "kernel.cu", "norm_factor<columns>(sum)",
        "norm_factor<columns>(sum * 1.001f)"},
       {"the weights of the first row", "kernel.cu", "args.pre + row * args.pre_stride", "args.pre"},
       {"folded is normalised", "kernel.cu", "store_16(Part::place(to, thread, i), x.data[i])",
@@ -59,7 +59,7 @@ TEST(HcOnSimulator, PlantedMistakesInTheFoldAreRejected) {
                   {{"threads_per_row", 64}, {"rows_per_cta", 2}}, kCases);
 }
 
-TEST(HcOnSimulator, PlantedMistakesInTheFusedOpAreRejected) {
+TEST(HcOnSimulator, PlantedMistakesInOneKernelAreRejected) {
   const std::vector<Mutant> mutants{
       {"the weights of other streams", "hc_post_fold_norm.cuh", "folded = fold(all, pre);",
        "folded = fold(all, {pre.y, pre.x, pre.z, pre.w});"},
@@ -72,7 +72,17 @@ TEST(HcOnSimulator, PlantedMistakesInTheFusedOpAreRejected) {
                   {{"threads_per_row", 64}, {"rows_per_cta", 2}}, kCases);
 }
 
-TEST(HcOnSimulator, PlantedMistakesInTheStatisticsAreRejected) {
+const std::vector<std::string> kStats{"17 rows",  "vectors",    "extreme logits", "no numbers",
+                                      "one sign", "one column", "padded strides"};
+
+// Those that leave a stream out, or mistake one for another, change nothing where there is one.
+std::vector<Mutant> of_all_streams(std::vector<Mutant> mutants, int64_t streams) {
+  if (streams == 1)
+    std::erase_if(mutants, [](const Mutant& mutant) { return mutant.name == "streams are dense"; });
+  return mutants;
+}
+
+TEST(HcOnSimulator, PlantedMistakesInTheSumsAreRejected) {
   const std::vector<Mutant> mutants{
       {"fn counts with 16 bits", "hc_stats_partials.cuh", "int term = terms - 1;", "int term = 1;"},
       {"fn counts with 8 bits", "hc_stats_partials.cuh", "int term = terms - 1;", "int term = 0;"},
@@ -84,6 +94,32 @@ TEST(HcOnSimulator, PlantedMistakesInTheStatisticsAreRejected) {
        "block / blocks_of_stream * i64{columns}"},
       {"a warp is left out", "hc_stats_partials.cuh", "int warp = 1; warp < warps",
        "int warp = 2; warp < warps"},
+      {"the first block of a warp alone", "hc_stats_partials.cuh", "block += warps;",
+       "block = end;"},
+      {"the weights of the block before", "hc_stats_partials.cuh",
+       "sums.template add<terms>(own.a, own.weights)",
+       "sums.template add<terms>(own.a, next.weights)"},
+  };
+  for (const int64_t streams : {1, 4}) {
+    expect_rejected("hc_stats", of_all_streams(mutants, streams),
+                    {{"K", 256}, {"S", streams}, {"precision", 0}},
+                    {{"m_tiles", 1}, {"warps", 2}, {"splits", 2}, {"rows_per_gate_cta", 4}},
+                    kStats);
+  }
+}
+
+TEST(HcOnSimulator, PlantedMistakesInTheLessExactFormAreRejected) {
+  const std::vector<Mutant> mutants{
+      {"fn counts with 8 bits", "hc_stats_partials.cuh", "int term = terms - 1;", "int term = 0;"},
+      {"the first term twice", "hc_stats_partials.cuh",
+       "rest[2 * p] = __fsub_rn(rest[2 * p], low_bf16(pair));", ""},
+  };
+  expect_rejected("hc_stats", mutants, {{"K", 256}, {"S", 4}, {"precision", 1}},
+                  {{"m_tiles", 1}, {"warps", 2}, {"splits", 2}, {"rows_per_gate_cta", 4}}, kStats);
+}
+
+TEST(HcOnSimulator, PlantedMistakesInTheGatesAreRejected) {
+  const std::vector<Mutant> mutants{
       {"the last split is left out", "hc_stats_gates.cuh",
        "int i = 1; i < (splits + groups - 1) / groups",
        "int i = 1; i < (splits + groups - 1) / groups - 1"},
@@ -93,7 +129,18 @@ TEST(HcOnSimulator, PlantedMistakesInTheStatisticsAreRejected) {
       {"rows last", "hc_stats_gates.cuh", "matrix.divide_columns();\n#pragma unroll 1",
        "matrix.divide_rows();\n#pragma unroll 1"},
       {"pre without epsilon", "hc_stats_gates.cuh", "__fadd_rn(sigmoid(logit), gate_epsilon)",
-       "sigmoid(logit) * 1.00001f"},
+       "sigmoid(logit)"},
+      {"rows without epsilon", "hc_stats_gates.cuh", "__fmaf_rn(a[r][c], factor, gate_epsilon)",
+       "__fmul_rn(a[r][c], factor)"},
+      {"columns without epsilon", "hc_stats_gates.cuh",
+       "dot4(column, rows, __fmul_rn(gate_epsilon, of_columns[c]))", "dot4(column, rows, 0.0f)"},
+      {"exp of the logit itself", "hc_stats_gates.cuh", "__fsub_rn(a[r][c], largest)", "a[r][c]"},
+      {"the largest of the first column", "hc_stats_gates.cuh", "__fsub_rn(a[r][c], largest)",
+       "__fsub_rn(a[r][c], a[r][0])"},
+      {"a NaN is a number", "hc_stats_gates.cuh", "const float rs = __frcp_rn(__fsqrt_rn(mean));",
+       "const float rs = mean == mean ? __frcp_rn(__fsqrt_rn(mean)) : 0.0f; sum = sum == sum ? sum "
+       ": "
+       "0.0f;"},
       {"post without its 2", "hc_stats_gates.cuh", "__fmul_rn(2.0f, sigmoid",
        "__fmul_rn(1.0f, sigmoid"},
       {"one scale for all", "hc_stats_gates.cuh", "gate < side ? 0 : gate < 2 * side ? 1 : 2", "0"},
@@ -102,8 +149,7 @@ TEST(HcOnSimulator, PlantedMistakesInTheStatisticsAreRejected) {
       {"the epsilon of V4", "hc_stats_gates.cuh", "1e-20f", "1e-6f"},
   };
   expect_rejected("hc_stats", mutants, {{"K", 256}, {"S", 4}, {"precision", 0}},
-                  {{"m_tiles", 1}, {"warps", 2}, {"splits", 16}, {"rows_per_gate_cta", 4}},
-                  {"17 rows", "vectors", "one sign", "one column", "padded strides"});
+                  {{"m_tiles", 1}, {"warps", 2}, {"splits", 16}, {"rows_per_gate_cta", 4}}, kStats);
 }
 
 TEST(HcOnSimulator, PlantedMistakesInTwoKernelsAreRejected) {
@@ -144,7 +190,123 @@ TEST(HcOnSimulator, PlantedMistakesInOnePassAreRejected) {
                   {"33 rows", "single gates", "padded strides", "no mean"});
 }
 
-class FusedStreams : public OpChain {};
+TEST(HcOnSimulator, PlantedMistakesInThreeKernelsAreRejected) {
+  const std::vector<Mutant> mutants{
+      {"the weights of other streams", "hc_post_fold_norm.cuh", "folded = fold(all, pre);",
+       "folded = fold(all, {pre.y, pre.x, pre.z, pre.w});"},
+      {"fn counts with 16 bits", "hc_stats_partials.cuh", "int term = terms - 1;", "int term = 1;"},
+      {"the gates of the first row", "gates.cu", "args.next_post + row", "args.next_post + 0"},
+      {"comb of dense rows", "gates.cu", "args.next_comb_stride1", "4"},
+  };
+  expect_rejected(
+      "hc_fused_post_pre_delayed", mutants, {{"K", 416}, {"x_format", 2}},
+      {{"one_pass", 0}, {"warps", 2}, {"splits", 2}, {"threads_per_row", 64}, {"rows_per_cta", 2}},
+      {"33 rows", "single gates", "padded strides", "no mean"});
+}
+
+class FusedStreams : public OpChain {
+ protected:
+  std::vector<float> floats(runtime::DevicePtr from, int64_t count) {
+    std::vector<float> result(static_cast<size_t>(count));
+    std::memcpy(result.data(), bytes(from, 4 * count).data(), static_cast<size_t>(4 * count));
+    return result;
+  }
+  // Each of them, not their rms alone.
+  static void expect_near(const std::vector<float>& got, const std::vector<float>& want,
+                          double bound, const std::string& what) {
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (std::isnan(want[i])) {
+        EXPECT_TRUE(std::isnan(got[i])) << what << " " << i;
+      } else {
+        EXPECT_NEAR(got[i], want[i], bound) << what << " " << i;
+      }
+    }
+  }
+};
+
+constexpr double kGateBound = 1e-6;  // ops.md (f)2
+const std::map<std::string, int64_t> kGates{{"pre", 4}, {"post", 4}, {"comb", 16}};
+
+// ops.md (f)2 is a bound of each gate.
+TEST_F(FusedStreams, EveryGateIsWithinItsBound) {
+  const templates::Kit& kit = templates::require_kit(templates::require_op("hc_stats"));
+  const Sizes shape{{"K", 416}, {"S", 4}, {"precision", 0}};
+  for (const Case& c : kit.verify_cases(shape, {{"T", 1}})) {
+    if (c.sizes["T"] == 0 || !c.strides.empty()) continue;
+    SCOPED_TRACE(c.name);
+    const Pointers tensors = tensors_of(kit, c);
+    call("hc_stats", c, tensors);
+    for (const auto& [gate, count] : kGates) {
+      std::vector<float> want;
+      for (int64_t t = 0; t < c.sizes["T"]; ++t) {
+        for (int64_t i = 0; i < count; ++i) {
+          const std::vector<int64_t> index =
+              gate == "comb" ? std::vector{t, i / 4, i % 4} : std::vector{t, i};
+          want.push_back(
+              static_cast<float>(kit.expected(c, *kit.op->find_arg(gate), index).value()));
+        }
+      }
+      expect_near(floats(tensors.at(gate), c.sizes["T"] * count), want, kGateBound, gate);
+    }
+  }
+}
+
+// hc_fused_post_pre_delayed = .., then hc_stats of the new streams.
+TEST_F(FusedStreams, HasTheGatesOfHcStats) {
+  const templates::Kit& kit =
+      templates::require_kit(templates::require_op("hc_fused_post_pre_delayed"));
+  const Case c = templates::Case{.name = "fused",
+                                 .sizes = {{"K", 416}, {"x_format", 0}, {"T", 21}},
+                                 .strides = {},
+                                 .knobs = {},
+                                 .absent = {"mean"}};
+  Case stats = c;
+  stats.sizes = {{"K", 416}, {"S", 4}, {"precision", 0}, {"T", 21}};
+  for (const int64_t one_pass : {0, 1}) {
+    Pointers tensors = tensors_of(kit, c);
+    call("hc_fused_post_pre_delayed", c, tensors, {{"one_pass", one_pass}});
+    call("hc_stats", stats, tensors);
+    for (const auto& [gate, count] : kGates) {
+      expect_near(floats(tensors.at("next_" + gate), 21 * count),
+                  floats(tensors.at(gate), 21 * count), kGateBound, gate);
+    }
+  }
+}
+
+// The first layer's form is that of four equal streams, with fn folded.
+TEST_F(FusedStreams, OneStreamIsFourEqualOnes) {
+  constexpr int64_t kColumns = 416, kRows = 5;
+  const templates::Kit& kit = templates::require_kit(templates::require_op("hc_stats"));
+  const auto case_of = [&](int64_t streams) {
+    return Case{.name = "first layer",
+                .sizes = {{"K", kColumns}, {"S", streams}, {"precision", 0}, {"T", kRows}},
+                .strides = {},
+                .knobs = {},
+                .absent = {}};
+  };
+  Pointers one = tensors_of(kit, case_of(1)), four = tensors_of(kit, case_of(4));
+  const std::vector<std::byte> x = bytes(one["h"], 2 * kRows * kColumns);
+  std::vector<std::byte> equal;
+  for (int64_t t = 0; t < kRows; ++t) {
+    const auto row = x.begin() + 2 * t * kColumns;
+    for (int i = 0; i < 4; ++i) equal.insert(equal.end(), row, row + 2 * kColumns);
+  }
+  write(four["h"], equal);
+  const std::vector<float> fn = floats(four["fn"], 24 * 4 * kColumns);
+  std::vector<float> folded(24 * kColumns);
+  for (size_t k = 0; k < 24; ++k) {
+    for (size_t i = 0; i < 4 * kColumns; ++i)
+      folded[k * kColumns + i % kColumns] += fn[k * 4 * kColumns + i];
+  }
+  write(one["fn"], std::as_bytes(std::span(folded)));
+  for (const char* same : {"scale", "base"}) one[same] = four[same];
+  call("hc_stats", case_of(1), one);
+  call("hc_stats", case_of(4), four);
+  for (const auto& [gate, count] : kGates)
+    expect_near(floats(one[gate], kRows * count), floats(four[gate], kRows * count), kGateBound,
+                gate);
+}
 
 // hc_post_fold_norm = hc_post, then hc_fold_norm.
 TEST_F(FusedStreams, HasTheBitsOfHcPostAndHcFoldNorm) {
@@ -252,7 +414,7 @@ class ChainOfStreams : public OpChain {
   }
 };
 
-// 80 sub-layers from equal streams on, against float64 that stores as a GPU does and against
+// 80 sub-layers against float64 that stores as a GPU does and against
 // float64 alone, whose distance is that of 80 roundings, not more.
 TEST_F(ChainOfStreams, EightySubLayersStayWithFloat64) {
   const templates::Kit& kit =
