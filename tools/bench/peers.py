@@ -80,6 +80,7 @@ OTHER_SMALL_OPS = (
     "hc_fused_post_pre_delayed",
     "embed_expand",
     "engram_hash",
+    "engram_fetch",
     "engram_inject",
     "moe_route",
     "moe_align",

@@ -1,4 +1,4 @@
-"""embed_expand, engram_hash and engram_inject: inputs, outputs, peers."""
+"""embed_expand, engram_hash, engram_fetch and engram_inject: inputs, outputs, peers."""
 
 from types import SimpleNamespace
 
@@ -103,6 +103,49 @@ ENGRAM_HASH = SmallOp(
 )
 
 
+# --- engram_fetch, from a table on the device
+
+
+def fetch_inputs(shape, sizes, device):
+    """A table of four times as many rows as are named, as Kiln has it where it is timed."""
+    rows, heads, columns = sizes["num_rows"], shape["num_heads"], shape["columns"]
+    size = 4 * rows * heads
+    codes = torch.randint(0, 127, (size, columns), device=device)  # 127 is a NaN
+    codes += 128 * torch.randint(0, 2, (size, columns), device=device)
+    return SimpleNamespace(
+        rows=random_ints(0, size, (rows, heads), device),
+        table=codes.to(torch.uint8),
+        scales=random_ints(100, 140, (size, columns // 32), device, torch.uint8),
+        is_bf16=shape["x_format"] == "bf16",
+    )
+
+
+def fetch_outputs(c):
+    rows, (heads, columns) = len(c.rows), (c.rows.shape[1], c.table.shape[1])
+    if c.is_bf16:
+        return (poisoned((rows, heads * columns), torch.bfloat16, c.rows.device),)
+    widths = heads * columns, heads * columns // 32
+    return tuple(poisoned((rows, width), torch.uint8, c.rows.device) for width in widths)
+
+
+ENGRAM_FETCH = SmallOp(
+    name="engram_fetch",
+    inputs=fetch_inputs,
+    outputs=fetch_outputs,
+    torch_form=lambda c, out: torch_peer.engram_fetch(**vars(c)),
+    triton_form=lambda c, out, config: triton_peer().engram_fetch(out, c, config),
+    reference=lambda c, before: reference.engram_fetch(**vars(c)),
+    configs=lambda c: triton_peer().FETCH_CONFIGS,
+    read=lambda c: (),
+    bytes=lambda c, out: c.rows.nbytes
+    + c.rows.numel() * (c.table.shape[1] + c.scales.shape[1])
+    + sum(each.nbytes for each in out),
+    check_sizes=lambda sizes: {"num_rows": 5},
+    values=as_double,
+    cold=("table",),
+)
+
+
 # --- engram_inject, in place
 
 
@@ -140,4 +183,8 @@ ENGRAM_INJECT = SmallOp(
     values=as_double,
 )
 
-PEERS = peers_of((EMBED_EXPAND, ENGRAM_HASH, ENGRAM_INJECT))
+PEERS = peers_of(
+    (EMBED_EXPAND, ENGRAM_HASH, ENGRAM_FETCH, ENGRAM_INJECT),
+    # Over the bus no stack has a kernel: rows are gathered by the host and copied.
+    is_taken=lambda case: case["shape"].get("source") != "host",
+)

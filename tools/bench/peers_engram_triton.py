@@ -1,4 +1,4 @@
-"""embed_expand, engram_hash and engram_inject in Triton."""
+"""embed_expand, engram_hash, engram_fetch and engram_inject in Triton."""
 
 import triton
 import triton.language as tl
@@ -8,6 +8,7 @@ from peers_triton import launch
 
 EMBED_CONFIGS = ((1024, 4), (2048, 4), (8192, 8))  # columns of a program, warps
 HASH_CONFIGS = ((64, 2), (256, 4))  # columns of tokens of a program, warps
+FETCH_CONFIGS = ((1, 1), (4, 4), (16, 4))  # pairs of row and head of a program, warps
 INJECT_WARPS = (4, 8, 16)
 
 
@@ -95,6 +96,60 @@ def engram_hash(rows, c, config):
         PAD_ID=c.pad_id,
         HEADS=len(c.primes) // 3,
         BLOCK=block,
+        num_warps=warps,
+    )
+
+
+@triton.jit
+def fetch_kernel(
+    x_ptr,  # bf16, or codes
+    x_scales_ptr,
+    rows_ptr,
+    table_ptr,
+    scales_ptr,
+    count,  # of rows_ptr
+    COLUMNS: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_BF16: tl.constexpr,
+):
+    pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    group = tl.arange(0, PADDED // 32)
+    column = tl.arange(0, PADDED)
+    is_pair = pair < count
+    row = tl.load(rows_ptr + pair, mask=is_pair, other=0).to(tl.int64)[:, None]
+    mask = is_pair[:, None] & (column < COLUMNS)[None, :]
+    mask_of_groups = is_pair[:, None] & (group < COLUMNS // 32)[None, :]
+    codes = tl.load(table_ptr + row * COLUMNS + column[None, :], mask=mask, other=0)
+    scale = tl.load(
+        scales_ptr + row * (COLUMNS // 32) + group[None, :], mask=mask_of_groups, other=0
+    )
+    to = pair.to(tl.int64)[:, None] * COLUMNS + column[None, :]
+    if IS_BF16:
+        # By integers: there is no FP8 type below sm_89.
+        bits = codes.to(tl.int32)
+        bits = ((bits & 128) << 24) | ((bits & 127) << 20)
+        value = bits.to(tl.float32, bitcast=True) * 2.0**120
+        factor = (scale.to(tl.int32) << 23).to(tl.float32, bitcast=True)
+        value = tl.reshape(value, [BLOCK, PADDED // 32, 32]) * factor[:, :, None]
+        tl.store(x_ptr + to, tl.reshape(value, [BLOCK, PADDED]).to(tl.bfloat16), mask=mask)
+    else:
+        tl.store(x_ptr + to, codes, mask=mask)
+        to_scales = pair.to(tl.int64)[:, None] * (COLUMNS // 32) + group[None, :]
+        tl.store(x_scales_ptr + to_scales, scale, mask=mask_of_groups)
+
+
+def engram_fetch(out, c, config):
+    block, warps = config
+    columns = c.table.shape[1]
+    launch(
+        fetch_kernel,
+        (triton.cdiv(c.rows.numel(), block),),
+        *(out[0], out[-1], c.rows, c.table, c.scales, c.rows.numel()),
+        COLUMNS=columns,
+        PADDED=triton.next_power_of_2(columns),
+        BLOCK=block,
+        IS_BF16=c.is_bf16,
         num_warps=warps,
     )
 

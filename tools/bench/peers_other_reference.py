@@ -62,6 +62,27 @@ def embed_expand(ids, table, first_id, num_streams):
     return torch.stack(rows)
 
 
+def e4m3(byte):
+    exponent, mantissa = byte >> 3 & 15, byte & 7
+    value = 2.0 ** (exponent - 10) * (8 + mantissa) if exponent else 2.0**-9 * mantissa
+    return -value if byte & 128 else value
+
+
+E4M3 = torch.tensor([e4m3(byte) for byte in range(256)], dtype=torch.float64)
+
+
+def engram_fetch(rows, table, scales, is_bf16):
+    codes, bytes_of_scales = [], []
+    for row in rows:
+        codes.append(torch.cat([table[place] for place in row.tolist()]))
+        bytes_of_scales.append(torch.cat([scales[place] for place in row.tolist()]))
+    codes, bytes_of_scales = torch.stack(codes), torch.stack(bytes_of_scales)
+    if not is_bf16:
+        return codes, bytes_of_scales
+    scale = torch.exp2(bytes_of_scales.double() - 127).repeat_interleave(32, -1)
+    return (E4M3[codes] * scale,)
+
+
 def hash_columns(tokens, multipliers, primes, offsets):
     """Rows of the table for a token and the three before it."""
     rows, heads = [], len(primes) // 3

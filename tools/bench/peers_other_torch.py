@@ -92,6 +92,15 @@ def engram_hash(ids, requests, query_start_loc, history, multipliers, primes, of
     return (hashes % primes.view(3, -1) + offsets.view(3, -1)).flatten(1).int()
 
 
+def engram_fetch(rows, table, scales, is_bf16):
+    codes, bytes_of_scales = table[rows.long()], scales[rows.long()]
+    if not is_bf16:
+        return codes.flatten(1), bytes_of_scales.flatten(1)
+    scale = (bytes_of_scales.int() << 23).view(torch.float32)
+    x = codes.view(torch.float8_e4m3fn).float().unflatten(-1, (-1, 32)) * scale.unsqueeze(-1)
+    return (x.to(torch.bfloat16).flatten(1),)
+
+
 def engram_inject(h, keys_and_value, q_weight, k_weight, ids):
     _, streams, columns = h.shape
     x = h.float()

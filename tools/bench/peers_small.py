@@ -307,9 +307,9 @@ def all_bytes(op):
     return lambda inputs, outputs: sum(each.nbytes for each in (*op.read(inputs), *outputs))
 
 
-def peers_of(ops):
+def peers_of(ops, is_taken=lambda case: True):
     """Name -> Peers, of the ops that the files of shapes have."""
     cases = []
     for file in SHAPES_FILES:
-        cases += json.loads(file.read_text(encoding="utf-8"))["ops"]
+        cases += filter(is_taken, json.loads(file.read_text(encoding="utf-8"))["ops"])
     return {op.name: Peers(op, [case for case in cases if case["op"] == op.name]) for op in ops}
