@@ -29,7 +29,7 @@ Cost cost(const Sizes& s) {
   const double entries = pairs + static_cast<double>(s["E"]) * static_cast<double>(s["block"] - 1);
   return Cost{.warm_read_bytes = 4 * pairs,
               .write_bytes = 4 * (entries + entries / static_cast<double>(s["block"]) + 1),
-              .integer_operations = 4 * pairs};
+              .integer_operations = 80 * pairs};
 }
 
 Space space(const Sizes&, const Gpu&) {
