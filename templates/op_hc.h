@@ -46,7 +46,8 @@ inline Size hc_sqrsum_size() {
 }
 inline Arg hc_sqrsum() {
   return only_in({.symbol = "sqrsum", .values = {kHcSqrsum}},
-                 out("sqrsum", DType::f32, "T parts", "sums of squares of the four streams"));
+                 out("sqrsum", DType::f32, "T parts",
+                     "sums of squares of the four streams; parts is columns / 256, rounded up"));
 }
 inline double hc_sqrsum_bytes(const Sizes& s) {
   return s["sqrsum"] == kHcSqrsum ? 4 * static_cast<double>(hc_parts(s)) : 0;
@@ -75,7 +76,8 @@ inline Arg hc_x() {
 }
 inline Arg hc_x_codes() { return hc_codes(out("x_codes", DType::u8, "T K", "its E4M3 codes"), 8); }
 inline Arg hc_x_scales() {
-  return hc_codes(out("x_scales", DType::u8, "T groups", "their UE8M0 scales, one for 32 columns"),
+  return hc_codes(out("x_scales", DType::u8, "T groups",
+                      "their UE8M0 scales, one for 32 columns; groups is columns / 32"),
                   1);
 }
 inline void check_hc_columns(const Sizes& s, const char* op, int64_t multiple) {

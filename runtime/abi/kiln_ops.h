@@ -415,13 +415,13 @@ typedef struct kiln_engram_fetch_args {
   const uint8_t *table;
   /* elements of table from one row of table to the next; a multiple of 16 */
   int64_t table_stride;
-  /* in, u8 [num_table_rows, groups]: their UE8M0 scales; with source host pinned memory of the
-   * host */
+  /* in, u8 [num_table_rows, groups]: their UE8M0 scales, one for 32 columns; with source host
+   * pinned memory of the host */
   const uint8_t *table_scales;
   /* elements of table_scales from one row of table to the next */
   int64_t table_scales_stride;
-  /* out, bf16 [num_rows, x_columns]: rows of the table, side by side; only with x_format bf16,
-   * else NULL; 16-byte aligned */
+  /* out, bf16 [num_rows, x_columns]: rows of the table, side by side: num_heads * columns; only
+   * with x_format bf16, else NULL; 16-byte aligned */
   uint16_t *x;
   /* elements of x from one row to the next; a multiple of 8 */
   int64_t x_stride;
@@ -430,7 +430,8 @@ typedef struct kiln_engram_fetch_args {
   uint8_t *x_codes;
   /* elements of x_codes from one row to the next; a multiple of 16 */
   int64_t x_codes_stride;
-  /* out, u8 [num_rows, x_groups]: their scales; only with x_format codes_q8a, else NULL */
+  /* out, u8 [num_rows, x_groups]: their scales, one for 32 columns; only with x_format
+   * codes_q8a, else NULL */
   uint8_t *x_scales;
   /* elements of x_scales from one row to the next */
   int64_t x_scales_stride;
@@ -562,7 +563,8 @@ typedef struct kiln_engram_inject_args {
   int64_t h_stride0;
   /* elements of h from one stream to the next; a multiple of 8 */
   int64_t h_stride1;
-  /* in, bf16 [num_rows, kv_columns]: a key for each stream, then the value; 16-byte aligned */
+  /* in, bf16 [num_rows, kv_columns]: a key for each stream, then the value: (num_streams + 1) *
+   * columns; 16-byte aligned */
   const uint16_t *keys_and_value;
   /* elements of keys_and_value from one row to the next; a multiple of 8 */
   int64_t keys_and_value_stride;
@@ -717,8 +719,8 @@ typedef struct kiln_hc_fold_norm_args {
   uint8_t *x_codes;
   /* elements of x_codes from one row to the next; a multiple of 8 */
   int64_t x_codes_stride;
-  /* out, u8 [num_rows, groups]: their UE8M0 scales, one for 32 columns; only with x_format
-   * codes_q8a or bf16_and_codes_q8a, else NULL */
+  /* out, u8 [num_rows, groups]: their UE8M0 scales, one for 32 columns; groups is columns / 32;
+   * only with x_format codes_q8a or bf16_and_codes_q8a, else NULL */
   uint8_t *x_scales;
   /* elements of x_scales from one row to the next */
   int64_t x_scales_stride;
@@ -796,7 +798,8 @@ typedef struct kiln_hc_fused_post_pre_delayed_args {
   int64_t pre_stride;
   /* in, bf16 [columns]: a factor for each column of the norm; 16-byte aligned */
   const uint16_t *weight;
-  /* in, f32 [24, width]: what each gate sees of the streams; 16-byte aligned */
+  /* in, f32 [24, width]: what each gate sees of the streams; width is 4 * columns; 16-byte
+   * aligned */
   const float *fn;
   /* elements of fn from one gate to the next; a multiple of 4 */
   int64_t fn_stride;
@@ -814,8 +817,8 @@ typedef struct kiln_hc_fused_post_pre_delayed_args {
   uint8_t *x_codes;
   /* elements of x_codes from one row to the next; a multiple of 8 */
   int64_t x_codes_stride;
-  /* out, u8 [num_rows, groups]: their UE8M0 scales, one for 32 columns; only with x_format
-   * codes_q8a or bf16_and_codes_q8a, else NULL */
+  /* out, u8 [num_rows, groups]: their UE8M0 scales, one for 32 columns; groups is columns / 32;
+   * only with x_format codes_q8a or bf16_and_codes_q8a, else NULL */
   uint8_t *x_scales;
   /* elements of x_scales from one row to the next */
   int64_t x_scales_stride;
@@ -907,8 +910,8 @@ typedef struct kiln_hc_post_args {
   int64_t comb_stride0;
   /* elements of comb from one stream to the next; a multiple of 4 */
   int64_t comb_stride1;
-  /* out, f32 [num_rows, parts]: sums of squares of the four streams; only with sqrsum stored,
-   * else NULL */
+  /* out, f32 [num_rows, parts]: sums of squares of the four streams; parts is columns / 256,
+   * rounded up; only with sqrsum stored, else NULL */
   float *sqrsum;
   /* elements of sqrsum from one row to the next */
   int64_t sqrsum_stride;
@@ -989,8 +992,8 @@ typedef struct kiln_hc_post_fold_norm_args {
   uint8_t *x_codes;
   /* elements of x_codes from one row to the next; a multiple of 8 */
   int64_t x_codes_stride;
-  /* out, u8 [num_rows, groups]: their UE8M0 scales, one for 32 columns; only with x_format
-   * codes_q8a or bf16_and_codes_q8a, else NULL */
+  /* out, u8 [num_rows, groups]: their UE8M0 scales, one for 32 columns; groups is columns / 32;
+   * only with x_format codes_q8a or bf16_and_codes_q8a, else NULL */
   uint8_t *x_scales;
   /* elements of x_scales from one row to the next */
   int64_t x_scales_stride;
@@ -998,8 +1001,8 @@ typedef struct kiln_hc_post_fold_norm_args {
   uint16_t *mean;
   /* elements of mean from one row to the next; a multiple of 8 */
   int64_t mean_stride;
-  /* out, f32 [num_rows, parts]: sums of squares of the four streams; only with sqrsum stored,
-   * else NULL */
+  /* out, f32 [num_rows, parts]: sums of squares of the four streams; parts is columns / 256,
+   * rounded up; only with sqrsum stored, else NULL */
   float *sqrsum;
   /* elements of sqrsum from one row to the next */
   int64_t sqrsum_stride;
@@ -1068,7 +1071,8 @@ typedef struct kiln_hc_stats_args {
   int64_t h_stride0;
   /* elements of h from one stream to the next; a multiple of 8 */
   int64_t h_stride1;
-  /* in, f32 [24, width]: what each gate sees of the streams; 16-byte aligned */
+  /* in, f32 [24, width]: what each gate sees of the streams; width is num_streams * columns;
+   * 16-byte aligned */
   const float *fn;
   /* elements of fn from one gate to the next; a multiple of 4 */
   int64_t fn_stride;

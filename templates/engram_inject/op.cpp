@@ -90,7 +90,7 @@ const Op engram_inject{
         {
             inout(vectors(in("h", DType::bf16, "T C K", "the residual streams"), kNormPiece)),
             vectors(in("keys_and_value", DType::bf16, "T kv_columns",
-                       "a key for each stream, then the value"),
+                       "a key for each stream, then the value: (num_streams + 1) * columns"),
                     kNormPiece),
             vectors(in("q_weight", DType::bf16, "C K", "weights of h"), kNormPiece),
             vectors(in("k_weight", DType::bf16, "C K", "weights of the keys"), kNormPiece),

@@ -165,8 +165,9 @@ const Op hc_fused_post_pre_delayed{
             gates_in("comb", "T 4 4", "how much of stream i stream j takes"),
             gates_in("pre", "T 4", "weight of each stream in this fold"),
             vectors(in("weight", DType::bf16, "K", "a factor for each column of the norm"), 1),
-            cold(
-                vectors(in("fn", DType::f32, "24 width", "what each gate sees of the streams"), 4)),
+            cold(vectors(in("fn", DType::f32, "24 width",
+                            "what each gate sees of the streams; width is 4 * columns"),
+                         4)),
             in("scale", DType::f32, "3", "of the logits of pre, of post and of comb"),
             in("base", DType::f32, "24", "added to the logits"),
             hc_x(),

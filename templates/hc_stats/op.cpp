@@ -103,8 +103,9 @@ const Op hc_stats{
     .args =
         {
             vectors(in("h", DType::bf16, "T S K", "the residual streams"), 8),
-            cold(
-                vectors(in("fn", DType::f32, "24 width", "what each gate sees of the streams"), 4)),
+            cold(vectors(in("fn", DType::f32, "24 width",
+                            "what each gate sees of the streams; width is num_streams * columns"),
+                         4)),
             in("scale", DType::f32, "3", "of the logits of pre, of post and of comb"),
             in("base", DType::f32, "24", "added to the logits"),
             vectors(out("pre", DType::f32, "T 4", "weight of each stream in the next fold"), 4),
