@@ -24,36 +24,51 @@ Cost cost(const Sizes& s) {
               .integer_operations = rows * columns * 14};
 }
 
-int64_t pieces_of(const Sizes& s) { return s["K"] / kNormPiece; }
+constexpr int64_t kNarrow = 2;  // columns of a thread of narrow.cu
+
+int64_t pieces_of(const Sizes& s, const Config& c) { return s["K"] / c["columns_per_piece"]; }
 
 int64_t row_parts(const Sizes& s, const Config& c) {
   const int64_t part = c["threads"] * c["pieces_per_thread"];
-  return (pieces_of(s) + part - 1) / part;
+  return (pieces_of(s, c) + part - 1) / part;
 }
 
 Space space(const Sizes&, const Gpu&) {
   Space space;
   space.axes = {
       {"threads", {32, 64, 128, 256, 512}, "threads of a CTA, which has a row or a part of one"},
-      {"pieces_per_thread", {1, 2, 3, 4, 5, 8, 10, 16}, "pieces of 8 columns, all streams"},
+      {"pieces_per_thread", {1, 2, 3, 4, 5, 8, 10, 16}, "pieces of some columns, all streams"},
+      {"columns_per_piece", {kNarrow, kNormPiece}, "few columns: more threads for few rows"},
   };
   space.rules = {
       {"the last piece of every thread would lie beyond the row",
        [](const Sizes& s, const Config& c, const Gpu&) {
          return c["pieces_per_thread"] == 1 ||
-                c["threads"] * (c["pieces_per_thread"] - 1) < pieces_of(s);
+                c["threads"] * (c["pieces_per_thread"] - 1) < pieces_of(s, c);
+       }},
+      {"two columns are all that a thread has, and no part of a sum",
+       [](const Sizes& s, const Config& c, const Gpu&) {
+         return c["columns_per_piece"] == kNormPiece ||
+                (c["pieces_per_thread"] == 1 && s["sqrsum"] == kHcNoSqrsum);
        }},
   };
   return space;
 }
 
-Config default_config(const Sizes&) { return {{"threads", 128}, {"pieces_per_thread", 1}}; }
+Config default_config(const Sizes&) {
+  return {{"threads", 128}, {"pieces_per_thread", 1}, {"columns_per_piece", kNormPiece}};
+}
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   KernelLaunch kernel{.file = "kernel.cu", .entry = "hc_post"};
-  kernel.constants = {constant("columns", s["K"]), hc_with_sqrsum(s),
-                      constant("threads", c["threads"]),
-                      constant("pieces_per_thread", c["pieces_per_thread"])};
+  kernel.constants = {constant("columns", s["K"]), constant("threads", c["threads"])};
+  if (c["columns_per_piece"] == kNarrow) {
+    kernel.file = "narrow.cu";
+    kernel.entry = "hc_post_narrow";
+  } else {
+    kernel.constants.push_back(hc_with_sqrsum(s));
+    kernel.constants.push_back(constant("pieces_per_thread", c["pieces_per_thread"]));
+  }
   kernel.grid_x = grid_over_rows("T", row_parts(s, c), 1);
   kernel.threads = static_cast<int>(c["threads"]);
   return LaunchPlan{.kernels = {kernel},
@@ -61,6 +76,10 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
 }
 
 ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
+  if (c["columns_per_piece"] == kNarrow) {
+    return ModelHints{
+        .bytes_in_flight_per_thread = 20, .instructions_per_thread = 130, .dependent_loads = 1};
+  }
   const double pieces = static_cast<double>(c["pieces_per_thread"]);
   return ModelHints{.bytes_in_flight_per_thread = 80,
                     .instructions_per_thread = 70 + pieces * (s["sqrsum"] == kHcSqrsum ? 310 : 250),

@@ -42,6 +42,20 @@ TEST(HcOnSimulator, PlantedMistakesInTheMixAreRejected) {
                   {{"threads", 64}, {"pieces_per_thread", 3}}, kCases);
 }
 
+TEST(HcOnSimulator, PlantedMistakesInTheNarrowMixAreRejected) {
+  const std::vector<Mutant> mutants{
+      {"comb is transposed", "hc.cuh", "__fmul_rn(comb[i][j]", "__fmul_rn(comb[j][i]"},
+      {"the first part alone", "narrow.cu", "blockIdx.x % row_parts", "0"},
+      {"pairs beyond the last", "narrow.cu", "if (pairs % threads != 0 && pair >= pairs) return;",
+       ""},
+      {"streams are dense", "narrow.cu", "load_4(h + i * args.h_stride1)",
+       "load_4(h + i * columns)"},
+      {"y of the first row", "narrow.cu", "args.y + row * args.y_stride", "args.y"},
+  };
+  expect_rejected("hc_post", mutants, {{"K", 1272}, {"sqrsum", 0}},
+                  {{"threads", 64}, {"columns_per_piece", 2}}, kCases);
+}
+
 TEST(HcOnSimulator, PlantedMistakesInTheFoldAreRejected) {
   const std::vector<Mutant> mutants{
       {"products are not rounded", "hc.cuh", "__fadd_rn(three, __fmul_rn(pre.w, h[3]))",
