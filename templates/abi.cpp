@@ -75,7 +75,8 @@ std::string pointer_doc(const Op& op, const Arg& arg) {
   if (!arg.only_in.symbol.empty())
     text += fmt::format("; only {}, else NULL", condition_text(op, arg.only_in));
   if (arg.pinned_in.has_value())
-    text += fmt::format("; {} pinned memory of the host", condition_text(op, *arg.pinned_in));
+    text += fmt::format("; {} pinned memory of the host (on the simulator memory of the device)",
+                        condition_text(op, *arg.pinned_in));
   if (arg.presence == Presence::optional) text += "; NULL is legal";
   if (arg.align_bytes > dtype_bytes(arg.dtype))
     text += fmt::format("; {}-byte aligned", arg.align_bytes);
@@ -180,10 +181,8 @@ std::string c_comment(const std::string& text) {
 std::string c_op(const Op& op) {
   std::string text = fmt::format("/* ---- {} ---- */\n\n", op.name);
   text += fmt::format("/* {}\n *\n * {}\n *\n", wrapped(op.summary, " * "), wrapped(op.doc, " * "));
-  const std::string result =
-      op.tolerance_in != nullptr ? "as the shape says, see above" : op.tolerance.text();
   const std::string source =
-      fmt::format("Formula: {}. Version {}. Result: {}.", op.source, op.version, result);
+      fmt::format("Formula: {}. Version {}. Result: {}.", op.source, op.version, op.result_text());
   text += fmt::format(" * {}\n", wrapped(source, " * "));
   text += " * Shape (fixed, JSON for kiln_plan_create):\n" + c_shape_doc(op);
   if (!op.requirements.empty()) text += " * A legal call holds:\n" + c_requirements(op);

@@ -106,6 +106,16 @@ Tolerance Op::tolerance_of(const Sizes& fixed) const {
   return tolerance_in != nullptr ? tolerance_in(fixed) : tolerance;
 }
 
+std::string Op::result_text() const {
+  if (tolerance_in != nullptr) return "as the shape says, see above";
+  std::vector<std::string> others;
+  for (const Arg& arg : args) {
+    if (arg.tolerance.has_value()) others.push_back(arg.name);
+  }
+  if (others.empty()) return tolerance.text();
+  return fmt::format("{}, but for {}, see there", tolerance.text(), fmt::join(others, ", "));
+}
+
 Tolerance Op::tolerance_of(const Arg& arg, const Sizes& fixed) const {
   return arg.tolerance.has_value() ? *arg.tolerance : tolerance_of(fixed);
 }

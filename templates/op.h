@@ -246,6 +246,7 @@ struct Op {
   const Arg* find_arg(std::string_view arg) const;
   Tolerance tolerance_of(const Arg& arg, const Sizes& fixed) const;
   Tolerance tolerance_of(const Sizes& fixed) const;  // of outputs without one of their own
+  std::string result_text() const;                   // what is promised of all outputs
 };
 
 // Short forms for the tables.

@@ -21,12 +21,12 @@ constexpr int64_t kHcGroup = 32;                   // columns that share a scale
 enum HcPrecision : int64_t { kHcFp32 = 0, kHcTf32 = 1 };
 enum HcFormat : int64_t { kHcBf16 = 0, kHcCodes = 1, kHcBoth = 2 };
 
-inline Size hc_columns() {
-  return stepped(fixed("K", "columns",
-                       "columns of a stream (the hidden size); a multiple of 8, where codes are "
-                       "written of 32",
-                       8, kHcMostColumns),
-                 "column");
+constexpr const char* kHcColumns8 = "columns of a stream (the hidden size); a multiple of 8";
+constexpr const char* kHcColumns32 = "columns of a stream (the hidden size); a multiple of 32";
+constexpr const char* kHcColumnsOfCodes =
+    "columns of a stream (the hidden size); a multiple of 8, where codes are written of 32";
+inline Size hc_columns(const char* what, int64_t least) {
+  return stepped(fixed("K", "columns", what, least, kHcMostColumns), "column");
 }
 inline Size hc_rows() {
   return stepped(dynamic("T", "num_rows", "rows (tokens), padding included", 0, kHcMostRows),

@@ -262,7 +262,7 @@ KILN_API kiln_status kiln_compressed_kv_insert_workspace(
  * emitted.
  * Rows of a request are neighbours, in the order of their positions. No two requests share a block.
  *
- * Formula: ops.md B9, B8, B3, (f)6, (f)12. Version 1. Result: bit-exact.
+ * Formula: ops.md B9, B8, B3, (f)6, (f)12. Version 1. Result: bit-exact, but for latent, see there.
  * Shape (fixed, JSON for kiln_plan_create):
  *   "ratio": tokens of a group (1 to 2)
  *   "rounding": of pooled values before they are normalised ("bf16", "none")
@@ -398,7 +398,8 @@ KILN_API kiln_status kiln_embed_expand_workspace(kiln_plan *plan,
  *
  * Formula: ops.md B19.3, (f)3. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
- *   "num_heads": heads of this rank (1 to 192)
+ *   "num_heads": columns of rows that are fetched here: all 3 * num_heads of engram_hash, or a
+ *     rank's (1 to 192)
  *   "columns": elements of a row of the table; a multiple of 32 (32 to 1024)
  *   "source": memory of the table ("device", "host")
  *   "x_format": what is written ("bf16", "codes_q8a")
@@ -410,13 +411,13 @@ typedef struct kiln_engram_fetch_args {
   const int32_t *rows;
   /* elements of rows from one row to the next */
   int64_t rows_stride;
-  /* in, u8 [num_table_rows, columns]: E4M3 codes; with source host pinned memory of the host;
-   * 16-byte aligned */
+  /* in, u8 [num_table_rows, columns]: E4M3 codes; with source host pinned memory of the host (on
+   * the simulator memory of the device); 16-byte aligned */
   const uint8_t *table;
   /* elements of table from one row of table to the next; a multiple of 16 */
   int64_t table_stride;
   /* in, u8 [num_table_rows, groups]: their UE8M0 scales, one for 32 columns; with source host
-   * pinned memory of the host */
+   * pinned memory of the host (on the simulator memory of the device) */
   const uint8_t *table_scales;
   /* elements of table_scales from one row of table to the next */
   int64_t table_scales_stride;
@@ -485,7 +486,8 @@ KILN_API kiln_status kiln_engram_fetch_workspace(kiln_plan *plan,
  *
  * Formula: ops.md B19.2. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
- *   "num_heads": hashes of each length of n-gram (1 to 64)
+ *   "num_heads": hashes of each of the three lengths of n-gram; columns is 3 * num_heads (1 to
+ *     64)
  */
 typedef struct kiln_engram_hash_args {
   /* sizeof of this struct */
@@ -494,8 +496,8 @@ typedef struct kiln_engram_hash_args {
   const int32_t *ids;
   /* in, i32 [num_rows]: request of each row */
   const int32_t *requests;
-  /* in, i32 [boundaries]: first row of each request, then the end, ascending; the first need not
-   * be 0 */
+  /* in, i32 [boundaries]: num_requests + 1: the first row of each request, then the end,
+   * ascending; the first need not be 0 */
   const int32_t *query_start_loc;
   /* in, i32 [num_requests, 3]: ids before the first row of each request */
   const int32_t *history;
@@ -763,10 +765,10 @@ KILN_API kiln_status kiln_hc_fold_norm_workspace(kiln_plan *plan,
  * be one of the inputs, but for h.
  * Not legal where the streams change in between, as across an Engram.
  *
- * Formula: ops.md B1.5, B1.1 to B1.4, B20.1. Version 1. Result: bit-exact.
+ * Formula: ops.md B1.5, B1.1 to B1.4, B20.1. Version 1. Result: bit-exact, but for next_pre,
+ * next_post, next_comb, see there.
  * Shape (fixed, JSON for kiln_plan_create):
- *   "columns": columns of a stream (the hidden size); a multiple of 8, where codes are written of
- *     32 (8 to 16384)
+ *   "columns": columns of a stream (the hidden size); a multiple of 32 (32 to 16384)
  *   "x_format": what is written of x ("bf16", "codes_q8a", "bf16_and_codes_q8a")
  */
 typedef struct kiln_hc_fused_post_pre_delayed_args {
@@ -883,8 +885,7 @@ KILN_API kiln_status kiln_hc_fused_post_pre_delayed_workspace(
  *
  * Formula: ops.md B1.4, B1.5, (f)5. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
- *   "columns": columns of a stream (the hidden size); a multiple of 8, where codes are written of
- *     32 (8 to 16384)
+ *   "columns": columns of a stream (the hidden size); a multiple of 8 (8 to 16384)
  *   "sqrsum": whether the sums of squares are written ("none", "stored")
  */
 typedef struct kiln_hc_post_args {
@@ -1314,7 +1315,7 @@ KILN_API kiln_status kiln_index_query_workspace(kiln_plan *plan, const kiln_inde
  * reduction signature agree to the bit.
  *
  * Formula: ops.md B6, B4, B16.3, (f)3. Version 1. Result: rms error at most 0.00390625 of the
- * output's rms.
+ * output's rms, but for y_f32, see there.
  * Shape (fixed, JSON for kiln_plan_create):
  *   "out_features": columns of y of a group; a multiple of 32 (32 to 65536)
  *   "in_features": elements of a row of x; a multiple of 32 (32 to 65536)
@@ -1414,10 +1415,10 @@ KILN_API kiln_status kiln_linear_fp8_workspace(kiln_plan *plan, const kiln_linea
  *   num_tokens_post_pad = the sum of all r[e]
  *   expert_counts[e]    = n[e]
  * Both lists have room for whatever is routed: num_rows * top_k + num_experts * (block_size - 1)
- * entries, rounded up to whole blocks. Behind num_tokens_post_pad sorted_token_ids holds num_rows *
- * top_k and expert_ids -1, so that a kernel in a graph may look at all blocks. The order is that of
- * a stable sort: it does not depend on the kernels, and no number is left to chance. num_rows 0 is
- * legal.
+ * entries, rounded up to whole blocks; kiln_tensor_bytes answers it. Behind num_tokens_post_pad
+ * sorted_token_ids holds num_rows * top_k and expert_ids -1, so that a kernel in a graph may look
+ * at all blocks. The order is that of a stable sort: it does not depend on the kernels, and no
+ * number is left to chance. num_rows 0 is legal.
  *
  * Formula: ops.md B18.1, (f)11. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
@@ -1446,7 +1447,8 @@ typedef struct kiln_moe_align_args {
   int32_t *expert_counts;
   /* rows, padding included; 0 to 33554432 */
   int64_t num_rows;
-  /* entries of expert_map; 0 to 2147483647 */
+  /* entries of expert_map, that is the experts of all ranks: with a map of 0 entries every pair
+   * is skipped, without a map it is not read; 0 to 2147483647 */
   int64_t num_global_experts;
   /* scratch of the call, 256-byte aligned; NULL when it needs none */
   void *workspace;
@@ -1524,7 +1526,8 @@ typedef struct kiln_moe_combine_args {
   int64_t y_f32_stride;
   /* rows, padding included; 0 to 33554431 */
   int64_t num_rows;
-  /* entries of expert_map; 0 to 2147483647 */
+  /* entries of expert_map, that is the experts of all ranks (num_global_experts of moe_align); 0
+   * to 2147483647 */
   int64_t num_experts;
 } kiln_moe_combine_args;
 
@@ -1552,21 +1555,21 @@ KILN_API kiln_status kiln_moe_combine_workspace(kiln_plan *plan, const kiln_moe_
  *   key[e]        = s[e] + (is_image[t] != 0 ? bias_image[e] : bias[e])
  *   experts[t]    = the top_k experts of the largest keys, the largest first
  *   weights[t, i] = s[experts[t, i]] / (sum + 1e-20) * 1.5
- * where sum adds the s of the chosen experts, the first one first. Of equal keys the lower expert
- * is the larger. An expert whose key is NaN or -infinity is never chosen: one with a logit of NaN,
- * one that a bias of -infinity shuts out. Where fewer than top_k are left, the remaining experts
- * are -1 with weight 0.
+ * where sum adds the s of the chosen experts, the first one first, and 1.5 is the model's routed
+ * scaling factor. Of equal keys the lower expert goes first. An expert whose key is NaN or
+ * -infinity is never chosen: one with a logit of NaN, one that a bias of -infinity shuts out. Where
+ * fewer than top_k are left, the remaining experts are -1 with weight 0.
  * Other rows are padding: experts all -1, weights all 0, whatever their logits hold.
  * s is within 3e-7 of the formula (relative), also where exp(logit) is far below the least number
  * of fp32, down to logits of -174, below which s is subnormal; no step depends on the GPU or on the
  * other rows, so that all ranks and all batches choose the same experts from the same logits. A
  * chosen logit of +infinity has a weight of NaN, those beside it 0, as the formula says.
- * Biases enter the choice, never the weights. There is no limit of groups. The logits want fp32
- * sums of products of the bf16 hidden state and router weight.
+ * Biases enter the choice, never the weights; a model without has zeros. Experts are not grouped.
+ * logits are to be added in fp32 from products of bf16.
  *
  * Formula: ops.md B17, (f)10. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
- *   "num_experts": experts (1 to 1024)
+ *   "num_experts": experts of all ranks (1 to 1024)
  *   "top_k": experts of a row, at most num_experts (1 to 32)
  */
 typedef struct kiln_moe_route_args {
@@ -2074,7 +2077,7 @@ KILN_API kiln_status kiln_rope_table_workspace(kiln_plan *plan, const kiln_rope_
  * The bits of a row depend on the two widths and the kernels, not on the other rows.
  *
  * Formula: ops.md B14, B14.1, B8, B16.1, (f)9. Version 2. Result: rms error at most 0.00390625 of
- * the output's rms.
+ * the output's rms, but for lse, see there.
  * Shape (fixed, JSON for kiln_plan_create):
  *   "num_heads": local heads (1 to 64)
  *   "window_format": layout of the window cache ("f1", "f2", "f3", "f4")

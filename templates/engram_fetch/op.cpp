@@ -175,7 +175,11 @@ const Op engram_fetch{
     .source = "ops.md B19.3, (f)3",
     .sizes =
         {
-            stepped(fixed("H", "num_heads", "heads of this rank", 1, kMostHeads), "head"),
+            stepped(fixed("H", "num_heads",
+                          "columns of rows that are fetched here: all 3 * num_heads of "
+                          "engram_hash, or a rank's",
+                          1, kMostHeads),
+                    "head"),
             stepped(fixed("K", "columns", "elements of a row of the table; a multiple of 32",
                           kGroup, kMostColumns),
                     "element"),

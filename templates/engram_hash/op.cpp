@@ -71,7 +71,9 @@ const Op engram_hash{
     .source = "ops.md B19.2",
     .sizes =
         {
-            fixed("heads", "num_heads", "hashes of each length of n-gram", 1, kMostHeads),
+            fixed("heads", "num_heads",
+                  "hashes of each of the three lengths of n-gram; columns is 3 * num_heads", 1,
+                  kMostHeads),
             stepped(dynamic("T", "num_rows", "rows (tokens), padding included", 0, kMaxInt32),
                     "row"),
             stepped(dynamic("R", "num_requests", "requests", 0, kMaxInt32 - 1), "request"),
@@ -87,7 +89,9 @@ const Op engram_hash{
             in("ids", DType::i32, "T", "compressed id of each row; negative: dead"),
             in("requests", DType::i32, "T", "request of each row"),
             in("query_start_loc", DType::i32, "boundaries",
-               "first row of each request, then the end, ascending; the first need not be 0"),
+               "num_requests + 1: the first row of each request, then the end, ascending; the "
+               "first "
+               "need not be 0"),
             in("history", DType::i32, "R 3", "ids before the first row of each request"),
             in("multipliers", DType::i64, "4", "of the token and of those before it"),
             in("primes", DType::i32, "columns", "rows of the table for each column"),

@@ -78,7 +78,7 @@ const Op hc_fold_norm{
     .source = "ops.md B1.3, B2, B3, B20.1",
     .sizes =
         {
-            hc_columns(),
+            hc_columns(kHcColumnsOfCodes, kNormPiece),
             hc_format(),
             hc_rows(),
             hc_four(),

@@ -148,7 +148,7 @@ const Op hc_fused_post_pre_delayed{
     .source = "ops.md B1.5, B1.1 to B1.4, B20.1",
     .sizes =
         {
-            hc_columns(),
+            hc_columns(kHcColumns32, kHcBlockColumns),
             hc_format(),
             hc_rows(),
             hc_four(),

@@ -106,7 +106,7 @@ const Op hc_post{
     .source = "ops.md B1.4, B1.5, (f)5",
     .sizes =
         {
-            hc_columns(),
+            hc_columns(kHcColumns8, kNormPiece),
             hc_sqrsum_size(),
             hc_rows(),
             hc_four(),

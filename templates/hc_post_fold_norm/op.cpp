@@ -114,7 +114,7 @@ const Op hc_post_fold_norm{
     .source = "ops.md B1.3 to B1.5, B20.1",
     .sizes =
         {
-            hc_columns(),
+            hc_columns(kHcColumnsOfCodes, kNormPiece),
             hc_format(),
             hc_sqrsum_size(),
             hc_rows(),

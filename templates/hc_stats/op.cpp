@@ -86,9 +86,7 @@ const Op hc_stats{
     .source = "ops.md B1.1, B1.2, (f)2",
     .sizes =
         {
-            stepped(fixed("K", "columns", "columns of a stream (the hidden size); a multiple of 32",
-                          kHcBlockColumns, kHcMostColumns),
-                    "column"),
+            hc_columns(kHcColumns32, kHcBlockColumns),
             stepped(fixed("S", "num_streams",
                           "residual streams: 4, or 1 where all of them are equal", 1, kHcStreams),
                     "stream"),

@@ -135,7 +135,8 @@ const Op moe_align{
         "  num_tokens_post_pad = the sum of all r[e]\n"
         "  expert_counts[e]    = n[e]\n"
         "Both lists have room for whatever is routed: num_rows * top_k + num_experts * "
-        "(block_size - 1) entries, rounded up to whole blocks. Behind num_tokens_post_pad "
+        "(block_size - 1) entries, rounded up to whole blocks; kiln_tensor_bytes answers it. "
+        "Behind num_tokens_post_pad "
         "sorted_token_ids holds num_rows * top_k and expert_ids -1, so that a kernel in a graph "
         "may look at all blocks. The order is that of a stable sort: it does not depend on the "
         "kernels, and no number is left to chance. num_rows 0 is legal.",
@@ -146,7 +147,10 @@ const Op moe_align{
             fixed("K", "top_k", "experts of a row", 1, 32),
             fixed("block", "block_size", "entries of a block, a multiple of 8", 16, 128),
             stepped(dynamic("T", "num_rows", "rows, padding included", 0, kMostRows), "row"),
-            dynamic("G", "num_global_experts", "entries of expert_map", 0, kMaxInt32),
+            dynamic("G", "num_global_experts",
+                    "entries of expert_map, that is the experts of all ranks: with a map of 0 "
+                    "entries every pair is skipped, without a map it is not read",
+                    0, kMaxInt32),
             derived("padded_pairs", "entry",
                     [](const Sizes& s) { return s["T"] * s["K"] + s["E"] * (s["block"] - 1); }),
             derived("entries", "entry", [](const Sizes& s) { return in_blocks(s, s["block"]); }),

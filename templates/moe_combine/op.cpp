@@ -106,7 +106,10 @@ const Op moe_combine{
             fixed("H", "hidden_size", "columns of a row, a multiple of 8", 8, 16384),
             fixed("result", "result", "what is written", {{"bf16", kBf16}, {"f32", kF32}}),
             stepped(dynamic("T", "num_rows", "rows, padding included", 0, kMaxInt32 / 64), "row"),
-            dynamic("E", "num_experts", "entries of expert_map", 0, kMaxInt32),
+            dynamic("E", "num_experts",
+                    "entries of expert_map, that is the experts of all ranks (num_global_experts "
+                    "of moe_align)",
+                    0, kMaxInt32),
         },
     .args =
         {

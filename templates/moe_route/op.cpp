@@ -88,8 +88,9 @@ const Op moe_route{
         "  key[e]        = s[e] + (is_image[t] != 0 ? bias_image[e] : bias[e])\n"
         "  experts[t]    = the top_k experts of the largest keys, the largest first\n"
         "  weights[t, i] = s[experts[t, i]] / (sum + 1e-20) * 1.5\n"
-        "where sum adds the s of the chosen experts, the first one first. Of equal keys the lower "
-        "expert is the larger. An expert whose key is NaN or -infinity is never chosen: one with a "
+        "where sum adds the s of the chosen experts, the first one first, and 1.5 is the model's "
+        "routed scaling factor. Of equal keys the lower expert goes first. An expert whose key is "
+        "NaN or -infinity is never chosen: one with a "
         "logit of NaN, one that a bias of -infinity shuts out. Where fewer than top_k are left, "
         "the remaining experts are -1 with weight 0.\n"
         "Other rows are padding: experts all -1, weights all 0, whatever their logits hold.\n"
@@ -98,12 +99,12 @@ const Op moe_route{
         "on the GPU or on the other rows, so that all ranks and all batches choose the same "
         "experts from the same logits. A chosen logit of +infinity has a weight of NaN, those "
         "beside it 0, as the formula says.\n"
-        "Biases enter the choice, never the weights. There is no limit of groups. The logits want "
-        "fp32 sums of products of the bf16 hidden state and router weight.",
+        "Biases enter the choice, never the weights; a model without has zeros. Experts are not "
+        "grouped. logits are to be added in fp32 from products of bf16.",
     .source = "ops.md B17, (f)10",
     .sizes =
         {
-            fixed("E", "num_experts", "experts", 1, 1024),
+            fixed("E", "num_experts", "experts of all ranks", 1, 1024),
             fixed("K", "top_k", "experts of a row, at most num_experts", 1, 32),
             stepped(dynamic("T", "num_rows", "rows, padding included", 0, kMaxInt32), "row"),
         },

@@ -411,8 +411,8 @@ std::string legal_values(const templates::Size& size) {
 void print_op(const templates::Op& op) {
   print(fmt::format("{} version {}: {}\n", op.name, op.version, op.summary));
   if (!op.doc.empty()) print("\n" + op.doc + (op.doc.back() == '\n' ? "" : "\n"));
-  print(fmt::format("\nFormula: {}. Tolerance: {}. Needs compute capability {}.{}.\n", op.source,
-                    op.tolerance.text(), op.min_cc / 10, op.min_cc % 10));
+  print(fmt::format("\nFormula: {}. Result: {}. Needs compute capability {}.{}.\n", op.source,
+                    op.result_text(), op.min_cc / 10, op.min_cc % 10));
 
   Table sizes({{"SIZE"}, {"KIND"}, {"LEGAL"}, {"WHAT"}});
   for (const templates::Size& size : op.sizes) {

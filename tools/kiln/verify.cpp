@@ -92,8 +92,10 @@ ExitCode run_verify(const VerifyArguments& arguments, const Common& common) {
   }
   if (rows.empty()) {
     throw Failure(ExitCode::failed,
-                  fmt::format("nothing to verify: {} has no decision for {} ({}).",
-                              store_place(common).path, device.id, device.name),
+                  fmt::format("nothing to verify: {} has no decision{} for {} ({}).",
+                              store_place(common).path,
+                              arguments.ops.empty() ? "" : " of " + joined(arguments.ops, " or "),
+                              device.id, device.name),
                   "`kiln tune` makes them here, `kiln build --gpu SLUG` elsewhere; `kiln ls` shows "
                   "which GPUs the store knows.");
   }
