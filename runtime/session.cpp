@@ -275,14 +275,30 @@ class Session::Preparation {
     if (!is_ready(fallback.variant)) return;
     note_plans(work);
     const std::lock_guard lock(session_.mutex_);
-    adopt(*work.shape, fallback.variant);
-    for (BucketWork& bucket : work.buckets) finish_bucket(work, bucket);
-    session_.publish(*work.shape);
+    ServedShape& shape = *work.shape;
+    adopt(shape, fallback.variant);
+    std::vector<size_t> finished;
+    finished.reserve(work.buckets.size());
+    try {
+      for (const BucketWork& bucket : work.buckets) {
+        if (finish_bucket(work, bucket)) finished.push_back(bucket.bucket);
+      }
+      session_.publish(shape);
+    } catch (...) {
+      // Not served is not finished: the next prepare begins with these again.
+      for (const size_t bucket : finished) shape.buckets[bucket].reset();
+      throw;
+    }
+    for (const size_t bucket : finished) {
+      const bool is_decided = shape.buckets[bucket]->choice.kind != DecisionKind::fallback;
+      ++(is_decided ? session_.counters_.decision_hits : session_.counters_.decision_defaults);
+    }
   }
 
-  void finish_bucket(ShapeWork& work, BucketWork& bucket) {
+  // False: there is nothing to serve yet, or another thread has prepared the same.
+  bool finish_bucket(ShapeWork& work, const BucketWork& bucket) {
     ServedShape& shape = *work.shape;
-    if (shape.buckets[bucket.bucket]) return;  // another thread prepared the same
+    if (shape.buckets[bucket.bucket]) return false;
     VariantWork& variant = work.variants.at(bucket.choice.config);
     Choice choice = bucket.choice;
     if (is_ready(variant.variant)) {
@@ -293,14 +309,13 @@ class Session::Preparation {
       }
     } else {
       const std::string why = why_not_made(variant);
-      if (why.empty()) return;  // stopped before its turn
+      if (why.empty()) return false;  // stopped before its turn
       choice = default_instead_of(choice, shape.op, shape.fixed, why);
     }
-    ++(choice.kind != DecisionKind::fallback ? session_.counters_.decision_hits
-                                             : session_.counters_.decision_defaults);
     const uint32_t index = adopt(shape, work.variants.at(choice.config).variant);
     note_reason(shape, choice);
     shape.buckets[bucket.bucket] = ServedBucket{std::move(choice), index};
+    return true;
   }
 
   std::string why_not_made(const VariantWork& variant) const {

@@ -383,6 +383,21 @@ TEST_F(SessionTest, CallbackMayAskButNotSealOrClose) {
   EXPECT_OK(kiln_seal(session));
 }
 
+TEST_F(SessionTest, AShapeServesAsSoonAsItsKernelsAreLoaded) {
+  ASSERT_OK(kiln_prepare(open(), nullptr, nullptr, nullptr));  // so that the store has them all
+  kiln_session* session = open();
+  kiln_plan* combine = plan(session, "combine_topk_swa", kCombineShape);
+  const kiln_combine_topk_swa_args args = combine_args(8);
+  ProgressLog progress;
+  bool is_served = false;
+  progress.also = [&] {
+    if (progress.done.back() + 1 == progress.total)
+      is_served = kiln_combine_topk_swa(combine, &args, nullptr) == KILN_OK;
+  };
+  ASSERT_OK(kiln_prepare(session, nullptr, ProgressLog::receive, &progress));
+  EXPECT_TRUE(is_served);
+}
+
 TEST_F(SessionTest, PreparingInsideACallbackOfAPrepareIsRefused) {
   kiln_session* session = open();
   kiln_session* other = open();
