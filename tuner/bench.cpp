@@ -117,7 +117,7 @@ class Bench {
   };
   runtime::TodaysPlans plans_{target_.gpu};
   std::map<int64_t, double> ceilings_;  // by read share in steps
-  double bus_ceiling_ = 0;
+  std::optional<double> bus_ceiling_;
   double mma_ceiling_ = 0;
 };
 
@@ -158,8 +158,15 @@ double Bench::ceiling_gb_per_s(double read_bytes, double write_bytes) {
 }
 
 double Bench::ceiling_bus_gb_per_s() {
-  if (bus_ceiling_ == 0) bus_ceiling_ = worker_.ceiling_bus_gb_per_s();
-  return bus_ceiling_;
+  if (bus_ceiling_) return *bus_ceiling_;
+  bus_ceiling_ = 0;
+  try {
+    bus_ceiling_ = worker_.ceiling_bus_gb_per_s();
+  } catch (const Error& error) {
+    // The rows are measured all the same.
+    if (options_.log) options_.log(fmt::format("the rate of the bus is unknown: {}", error.what()));
+  }
+  return *bus_ceiling_;
 }
 
 double Bench::ceiling_tflop_per_s() {
@@ -210,7 +217,8 @@ BenchRow Bench::measure(const Subject& subject) {
   if (cost.bus_read_bytes > 0) {
     row.bus_bytes = cost.bus_read_bytes;
     row.ceiling_bus_gb_per_s = ceiling_bus_gb_per_s();
-    row.floor_ns = std::max(row.floor_ns, row.bus_bytes / row.ceiling_bus_gb_per_s);
+    if (row.ceiling_bus_gb_per_s > 0)
+      row.floor_ns = std::max(row.floor_ns, row.bus_bytes / row.ceiling_bus_gb_per_s);
   }
   if (cost.mma_fma > 0) {
     constexpr double kNsPerS = 1e9, kTera = 1e12;
