@@ -25,11 +25,22 @@ enum class Draw : int64_t {
   repeated = 2,  // likewise, but every fourth token has the rows of the third before it
   one = 3,       // the last row, always
   none = 4,      // none of the table's
+  meeting = 5,   // twice each, rows whose claims all begin at the last place (kernel.cu)
 };
 
 Draw draw_of(const Case& c) { return static_cast<Draw>(c.knobs.get("draw", 0)); }
 bool is_bf16(const Sizes& s) { return s["x_format"] == 0; }
 bool is_on_host(const Sizes& s) { return s["source"] == 1; }
+
+std::vector<int64_t> meeting_rows(const Case& c) {
+  const auto claims = static_cast<uint64_t>(2 * c.sizes["T"] * c.sizes["H"]);
+  std::vector<int64_t> rows;
+  for (int64_t row = 0; row < c.sizes["R"]; ++row) {
+    const uint32_t scattered = static_cast<uint32_t>(row) * 0x9e3779b1u;
+    if (scattered * claims >> 32 == claims - 1) rows.push_back(row);
+  }
+  return rows;
+}
 
 // In the table; below 0: the pair names none.
 int64_t row_of(const Case& c, int64_t t, int64_t head) {
@@ -54,6 +65,10 @@ int64_t row_of(const Case& c, int64_t t, int64_t head) {
       return rows - 1;
     case Draw::none:
       return -1;
+    case Draw::meeting: {
+      const std::vector<int64_t>& meeting = made_once(c, meeting_rows);
+      return meeting[static_cast<size_t>((t * heads + head) / 2) % meeting.size()];
+    }
   }
   fail(Status::internal, "engram_fetch: unknown draw {}", c.knobs.get("draw", 0));
 }
@@ -138,6 +153,13 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   }
   cases.push_back(make_case("one row", fixed_sizes, 19, 3, Draw::one));
   cases.push_back(make_case("none in the table", fixed_sizes, 7, 9, Draw::none));
+  constexpr int64_t kNearTheEnd = (int64_t{1} << 31) - 20;
+  cases.push_back(
+      make_case("rows that would wrap", fixed_sizes, 7, 40, Draw::none, 5, kNearTheEnd));
+  constexpr int64_t kEnoughToMeet = 30000, kMostColumns = 300;
+  if (is_on_host(fixed_sizes) && fixed_sizes["K"] <= kMostColumns) {
+    cases.push_back(make_case("rows that meet", fixed_sizes, 9, kEnoughToMeet, Draw::meeting));
+  }
   cases.push_back(make_case("no row", fixed_sizes, 0, 9, Draw::any));
   cases.push_back(make_case("no table", fixed_sizes, 3, 0, Draw::any));
   cases.push_back(
@@ -199,10 +221,12 @@ void fill(const Case& c, const Arg& arg, std::span<const int64_t> outer, std::sp
   const int64_t heads = c.sizes["H"], first = c.sizes["first_row"];
   for (int64_t head = 0; head < heads; ++head) {
     const int64_t of_table = row_of(c, outer[0], head);
+    const int64_t index = outer[0] * heads + head, end = first + c.sizes["R"];
     const int64_t value =
         of_table >= 0 ? first + of_table
-                      : any_of(c, kOther, outer[0] * heads + head,
-                               {-1, kLeastInt32, first - 1, first + c.sizes["R"], kLargestInt32});
+        : end > kLargestInt32
+            ? any_of(c, kOther, index, {-1, kLeastInt32, first - 1})
+            : any_of(c, kOther, index, {-1, kLeastInt32, first - 1, end, kLargestInt32});
     values[head] = static_cast<int32_t>(value);
   }
 }

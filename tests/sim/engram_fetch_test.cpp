@@ -72,7 +72,7 @@ TEST_F(EngramFetchOnSimulator, RowOnTheHostIsReadOnce) {
   const Sizes fixed = shape(13, 96, kHost, kCodes);  // more pairs than a scan looks at at once
   const Config config = op().default_config(fixed);
   const Config scan = config.merged({{"scan", 1}, {"pairs_per_warp", 1}, {"loads", 1}});
-  for (const char* name : {"33 rows", "29 rows of a large table", "one row"}) {
+  for (const char* name : {"33 rows", "29 rows of a large table", "one row", "rows that meet"}) {
     const Case c = case_named(name, fixed);
     const std::map<int64_t, int> reads = reads_of_rows(c, config);
     EXPECT_FALSE(reads.empty());
@@ -84,12 +84,13 @@ TEST_F(EngramFetchOnSimulator, RowOnTheHostIsReadOnce) {
 TEST_F(EngramFetchOnSimulator, CountOfReadsSeesAClaimThatDoesNotHold) {
   const Sizes fixed = shape(7, 96, kHost, kCodes);
   const Config config = op().default_config(fixed);
-  const Case c = case_named("33 rows", fixed);
+  const Case c = case_named("rows that meet", fixed);
   const std::vector<Mutant> mutants{
       {"everyone reads", "kernel.cu", "if (original >= 0) row = skipped;", ""},
       {"claims begin anywhere", "kernel.cu", "static_cast<u32>(row) * 0x9e3779b1u",
        "(static_cast<u32>(row) + pair) * 0x9e3779b1u"},
       {"nobody reads", "kernel.cu", "if (original >= 0) row = skipped;", "row = skipped;"},
+      {"eight probes", "kernel.cu", "probes < capacity", "probes < 8"},
   };
   for (const Mutant& mutant : mutants) {
     int wrong = 0;
@@ -150,6 +151,7 @@ TEST(EngramFetchMistakes, OfAScanAreRejected) {
 TEST(EngramFetchMistakes, OfATableOnTheDeviceAreRejected) {
   const std::vector<Mutant> mutants{
       {"rows count from 0", "table.cuh", " - args.first_row", ""},
+      {"rows wrap", "table.cuh", "const i64 row = args.rows", "const i32 row = args.rows"},
       {"one row more", "table.cuh", "row < args.num_table_rows", "row <= args.num_table_rows"},
       {"a row is lost", "table.cuh", "row >= 0 && row <", "row > 0 && row <"},
       {"negative rows are row 0", "table.cuh", "if (row < 0) return {{0, 0, 0, 0}, 0};",
@@ -169,7 +171,8 @@ TEST(EngramFetchMistakes, OfATableOnTheDeviceAreRejected) {
   };
   expect_rejected("engram_fetch", mutants, shape(5, 96, kDevice, kBf16),
                   {{"threads", 64}, {"pairs_per_warp", 8}, {"loads", 2}},
-                  {"33 rows", "a part of the table", "padded strides", "none in the table"});
+                  {"33 rows", "a part of the table", "padded strides", "none in the table",
+                   "rows that would wrap"});
   const std::vector<Mutant> of_many_pairs{
       {"steps beyond the last begin again", "pieces.cuh", "place >= pairs_per_warp", "false"},
   };
