@@ -7,6 +7,7 @@
 #include "templates/kit_bf16.h"
 #include "templates/kit_norm.h"
 #include "templates/kit_quantise.h"
+#include "templates/op_hc.h"
 
 namespace kiln::templates {
 namespace {
@@ -216,16 +217,18 @@ Sizes hc_padded_strides(const Op& op, const Sizes& s, int64_t gap) {
     const auto extent = [&](size_t dim) {
       return arg.dims[dim] == "K"        ? s["K"]
              : arg.dims[dim] == "width"  ? kStreams * s["K"]
-             : arg.dims[dim] == "parts"  ? (s["K"] + 255) / 256
+             : arg.dims[dim] == "parts"  ? hc_parts(s)
              : arg.dims[dim] == "groups" ? s["K"] / 32
                                          : kStreams;
     };
-    const int64_t inner = extent(arg.dims.size() - 1) + gap;
+    constexpr int64_t kOdd = 3;
+    const int64_t beyond = arg.stride_multiple == 1 ? kOdd : gap;
+    const int64_t inner = extent(arg.dims.size() - 1) + beyond;
     if (arg.dims.size() == 2) {
       strides.set(arg.name + "_stride", inner);
     } else {
       strides.set(arg.name + "_stride1", inner);
-      strides.set(arg.name + "_stride0", extent(1) * inner + 2 * gap);
+      strides.set(arg.name + "_stride0", extent(1) * inner + 2 * beyond);
     }
   }
   return strides;

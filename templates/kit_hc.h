@@ -32,7 +32,8 @@ float hc_sqrsum(const Case& c, int64_t t, int64_t part);  // of 256 columns
 double hc_normed(const Case& c, HcStreamsOf streams, const Arg& arg,
                  std::span<const int64_t> index);
 
-// Every stride of the op's tensors of rows `gap` elements beyond the dense one, of streams twice.
+// Every stride of the op's tensors of rows `gap` elements beyond the dense one, of streams twice;
+// odd where that is legal.
 Sizes hc_padded_strides(const Op& op, const Sizes& fixed_sizes, int64_t gap);
 
 // Rows 1, 2, 5 and 33, none, any bits, single gates, and one near the measured size.

@@ -211,6 +211,7 @@ Arg out(std::string name, DType dtype, std::string_view dims, std::string doc) {
 }
 
 Arg pinned_in(const ShapeCondition& condition, Arg arg) {
+  if (arg.kind != ArgKind::input) fail(Status::internal, "{}: only inputs are pinned", arg.name);
   arg.pinned_in = condition;
   return arg;
 }

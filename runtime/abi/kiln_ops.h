@@ -387,14 +387,15 @@ KILN_API kiln_status kiln_embed_expand_workspace(kiln_plan *plan,
  *   x[t, h * columns + d] = bf16(table[r, d] * 2^(table_scales[r, d / 32] - 127))
  * where 0 <= r < num_table_rows, else 0: padding (-1 of engram_hash) and rows of other ranks. A
  * rank has some of the heads, whole, or the rows first_row .. first_row + num_table_rows - 1 of
- * all; then the sum of x over the ranks is exact, as all but one are 0. Elements are rounded once
- * (nearest even, subnormals kept, overflow to infinity); NaN codes and scales of 255 give NaN.
- * "codes_q8a" writes the table's bytes instead, for linear_fp8 with that x_format; elsewhere codes
- * and scales are 0, so that the sum of the bytes is the row.
+ * all; then the sum of x over the ranks has the values of the row, as all but one are 0 (-0 may
+ * become 0). Elements are rounded once (nearest even, subnormals kept, overflow to infinity); NaN
+ * codes and scales of 255 give NaN. "codes_q8a" writes the table's bytes instead, for linear_fp8
+ * with that x_format; elsewhere codes and scales are 0, so that the sum of the bytes is the row.
  * source says where table and table_scales lie. "device": a kernel reads each row as often as it is
  * named. "host": pinned host memory, mapped into the device's addresses (cudaHostAlloc,
- * cudaHostRegister), whose pointers are given; a row that several rows and heads name crosses the
- * bus once and is copied on the device. The result is the same to the bit.
+ * cudaHostRegister); the pointers are those of the device (cudaHostGetDevicePointer); a row that
+ * several rows and heads name crosses the bus once and is copied on the device. The result is the
+ * same to the bit.
  *
  * Formula: ops.md B19.3, (f)3. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):
@@ -481,8 +482,8 @@ KILN_API kiln_status kiln_engram_fetch_workspace(kiln_plan *plan,
  * Ids are compressed ids, below 2^31, of one map for the vocabulary. primes are above 0; offsets
  * are the sums of the primes before, so that every column has rows of its own, and the last row
  * fits int32. Multipliers are odd and so small that products stay below 2^63 (ops.md B19.2 has
- * those of the model). A row whose request is outside 0 .. num_requests - 1, or begins behind it,
- * is padding: its rows are -1, which engram_fetch reads nowhere.
+ * those of the model). A row whose request is outside 0 .. num_requests - 1, or a row before the
+ * first one of its request, is padding: its rows are -1, which engram_fetch reads nowhere.
  *
  * Formula: ops.md B19.2. Version 1. Result: bit-exact.
  * Shape (fixed, JSON for kiln_plan_create):

@@ -67,7 +67,8 @@ const Op engram_hash{
         "offsets are the sums of the primes before, so that every column has rows of its own, and "
         "the last row fits int32. Multipliers are odd and so small that products stay below 2^63 "
         "(ops.md B19.2 has those of the model). A row whose request is outside 0 .. num_requests - "
-        "1, or begins behind it, is padding: its rows are -1, which engram_fetch reads nowhere.",
+        "1, or a row before the first one of its request, is padding: its rows are -1, which "
+        "engram_fetch reads nowhere.",
     .source = "ops.md B19.2",
     .sizes =
         {

@@ -3,7 +3,7 @@
 // grid  (ceil(num_rows / rows_per_cta))   block (threads_per_row * rows_per_cta)
 // shared: a float a thread, where several warps share a row
 #include "kiln_args.h"
-#include "kiln_constants.h"  // columns, x_format, threads_per_row, rows_per_cta, early_weight
+#include "kiln_constants.h"  // columns, x_format, threads_per_row, rows_per_cta, early_weights
 #include "templates/common/hc.cuh"
 #include "templates/common/norm.cuh"
 #include "templates/common/norm_quantised.cuh"
@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(block_threads)
   const u16* h = args.h + row * args.h_stride0;
   const float4 pre = load_four(args.pre + row * args.pre_stride);
   Part x, weight;
-  if constexpr (early_weight) weight.load(args.weight, thread);
+  if constexpr (early_weights) weight.load(args.weight, thread);
 #pragma unroll
   for (int i = 0; i < Part::count; ++i) {
     x.data[i] = {0, 0, 0, 0};
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(block_threads)
   const NormedRow to{args.x + row * args.x_stride, args.x_codes + row * args.x_codes_stride,
                      args.x_scales + row * args.x_scales_stride};
   store_normed<x_format, columns, threads_per_row>(to, thread, [&](int i) {
-    const uint4 w = early_weight ? weight.data[i] : Part::piece(args.weight, thread, i);
+    const uint4 w = early_weights ? weight.data[i] : Part::piece(args.weight, thread, i);
     return normalised(x.data[i], w, factor);
   });
 }

@@ -32,11 +32,11 @@ Cost cost(const Sizes& s) {
 
 Space space(const Sizes&, const Gpu&) {
   Space space{.axes = hc_row_axes(), .rules = hc_row_rules()};
-  space.axes.push_back({"early_weight", {0, 1}, "1: the weight is asked for with the streams"});
+  space.axes.push_back({"early_weights", {0, 1}, "1: the weight is asked for with the streams"});
   return space;
 }
 
-Config default_config(const Sizes& s) { return hc_row_default(s).merged({{"early_weight", 1}}); }
+Config default_config(const Sizes& s) { return hc_row_default(s).merged({{"early_weights", 1}}); }
 
 LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
   KernelLaunch kernel{.file = "kernel.cu", .entry = "hc_fold_norm"};
@@ -44,7 +44,7 @@ LaunchPlan plan(const Sizes& s, const Config& c, const Gpu&) {
                       constant("x_format", s["x_format"]),
                       constant("threads_per_row", c["threads_per_row"]),
                       constant("rows_per_cta", c["rows_per_cta"]),
-                      {"early_weight", "bool", c["early_weight"] != 0 ? "true" : "false"}};
+                      {"early_weights", "bool", c["early_weights"] != 0 ? "true" : "false"}};
   kernel.grid_x = {.terms = {{.symbol = "T", .divisor = c["rows_per_cta"]}}};
   kernel.threads = static_cast<int>(c["threads_per_row"] * c["rows_per_cta"]);
   return LaunchPlan{.kernels = {kernel}, .reduction_signature = "pieces of 8, then halves"};
@@ -55,7 +55,7 @@ ModelHints model(const Sizes& s, const Config& c, const Gpu&) {
   const double of_format = s["x_format"] == kHcBf16 ? 0 : 85;
   return ModelHints{.bytes_in_flight_per_thread = 64 * std::min(pieces, 2.0),
                     .instructions_per_thread = 90 + pieces * (170 + of_format),
-                    .dependent_loads = c["early_weight"] != 0 ? 1.0 : 2.0};
+                    .dependent_loads = c["early_weights"] != 0 ? 1.0 : 2.0};
 }
 
 }  // namespace

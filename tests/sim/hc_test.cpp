@@ -239,10 +239,10 @@ class FusedStreams : public OpChain {
   }
 };
 
-constexpr double kGateBound = 1e-6;  // ops.md (f)2
+constexpr double kGateBound = 1e-6;
 const std::map<std::string, int64_t> kGates{{"pre", 4}, {"post", 4}, {"comb", 16}};
 
-// ops.md (f)2 is a bound of each gate.
+// A bound of each gate, as ops.md (f)2 has one; the op's tolerance is of all together.
 TEST_F(FusedStreams, EveryGateIsWithinItsBound) {
   const templates::Kit& kit = templates::require_kit(templates::require_op("hc_stats"));
   const Sizes shape{{"K", 416}, {"S", 4}, {"precision", 0}};
