@@ -7,7 +7,6 @@
 #include "templates/kit_bf16.h"
 #include "templates/kit_norm.h"
 #include "templates/kit_quantise.h"
-#include "templates/op_hc.h"
 
 namespace kiln::templates {
 namespace {
@@ -210,25 +209,19 @@ Case hc_case(std::string name, const Sizes& fixed_sizes, int64_t rows, HcValues 
               .seed = seed};
 }
 
-Sizes hc_padded_strides(const Op& op, const Sizes& s, int64_t gap) {
+Sizes hc_padded_strides(const Op& op, const Sizes& fixed_sizes, int64_t gap) {
+  const Sizes sizes = with_derived(op, fixed_sizes);
   Sizes strides;
   for (const Arg& arg : op.args) {
-    if (arg.dims.size() < 2 || arg.presence_in(s) == Presence::absent) continue;
-    const auto extent = [&](size_t dim) {
-      return arg.dims[dim] == "K"        ? s["K"]
-             : arg.dims[dim] == "width"  ? kStreams * s["K"]
-             : arg.dims[dim] == "parts"  ? hc_parts(s)
-             : arg.dims[dim] == "groups" ? s["K"] / 32
-                                         : kStreams;
-    };
+    if (arg.dims.size() < 2 || arg.presence_in(fixed_sizes) == Presence::absent) continue;
     constexpr int64_t kOdd = 3;
     const int64_t beyond = arg.stride_multiple == 1 ? kOdd : gap;
-    const int64_t inner = extent(arg.dims.size() - 1) + beyond;
+    const int64_t inner = sizes[arg.dims.back()] + beyond;
     if (arg.dims.size() == 2) {
       strides.set(arg.name + "_stride", inner);
     } else {
       strides.set(arg.name + "_stride1", inner);
-      strides.set(arg.name + "_stride0", extent(1) * inner + 2 * beyond);
+      strides.set(arg.name + "_stride0", sizes[arg.dims[1]] * inner + 2 * beyond);
     }
   }
   return strides;

@@ -5,6 +5,7 @@
 
 #include "templates/kit.h"
 #include "templates/kit_bf16.h"
+#include "templates/kit_hc.h"
 #include "templates/kit_hc_stats.h"
 
 namespace kiln::templates {
@@ -106,17 +107,6 @@ Case measured_case(const Sizes& fixed_sizes, const Sizes& bucket) {
   return make_case("measured", fixed_sizes, bucket["T"], Values::activations);
 }
 
-Sizes padded_strides(const Sizes& s) {
-  const int64_t columns = s["K"] + 8;
-  return {{"h_stride1", columns},
-          {"h_stride0", s["S"] * columns + 16},
-          {"fn_stride", s["S"] * s["K"] + 12},
-          {"pre_stride", 8},
-          {"post_stride", 12},
-          {"comb_stride1", 8},
-          {"comb_stride0", 36}};
-}
-
 std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   std::vector<Case> cases;
   cases.push_back(make_case("vectors", fixed_sizes, 2, Values::vectors));
@@ -130,7 +120,7 @@ std::vector<Case> verify_cases(const Sizes& fixed_sizes, const Sizes& bucket) {
   cases.push_back(make_case("one sign", fixed_sizes, 3, Values::same_sign));
   cases.push_back(make_case("one column", fixed_sizes, 9, Values::alone));
   Case padded = make_case("padded strides", fixed_sizes, 7, Values::activations, 2);
-  padded.strides = padded_strides(fixed_sizes);
+  padded.strides = hc_padded_strides(hc_stats, fixed_sizes, 24);
   cases.push_back(padded);
   constexpr int64_t kMostElements = int64_t{1} << 20;
   cases.push_back(
