@@ -220,11 +220,6 @@ TEST(HcOnSimulator, PlantedMistakesInThreeKernelsAreRejected) {
 
 class FusedStreams : public OpChain {
  protected:
-  std::vector<float> floats(runtime::DevicePtr from, int64_t count) {
-    std::vector<float> result(static_cast<size_t>(count));
-    std::memcpy(result.data(), bytes(from, 4 * count).data(), static_cast<size_t>(4 * count));
-    return result;
-  }
   // Each of them, not their rms alone.
   static void expect_near(const std::vector<float>& got, const std::vector<float>& want,
                           double bound, const std::string& what) {
@@ -261,7 +256,7 @@ TEST_F(FusedStreams, EveryGateIsWithinItsBound) {
               static_cast<float>(kit.expected(c, *kit.op->find_arg(gate), index).value()));
         }
       }
-      expect_near(floats(tensors.at(gate), c.sizes["T"] * count), want, kGateBound, gate);
+      expect_near(elements<float>(tensors.at(gate), c.sizes["T"] * count), want, kGateBound, gate);
     }
   }
 }
@@ -282,8 +277,8 @@ TEST_F(FusedStreams, HasTheGatesOfHcStats) {
     call("hc_fused_post_pre_delayed", c, tensors, {{"one_pass", one_pass}});
     call("hc_stats", stats, tensors);
     for (const auto& [gate, count] : kGates) {
-      expect_near(floats(tensors.at("next_" + gate), 21 * count),
-                  floats(tensors.at(gate), 21 * count), kGateBound, gate);
+      expect_near(elements<float>(tensors.at("next_" + gate), 21 * count),
+                  elements<float>(tensors.at(gate), 21 * count), kGateBound, gate);
     }
   }
 }
@@ -307,7 +302,7 @@ TEST_F(FusedStreams, OneStreamIsFourEqualOnes) {
     for (int i = 0; i < 4; ++i) equal.insert(equal.end(), row, row + 2 * kColumns);
   }
   write(four["h"], equal);
-  const std::vector<float> fn = floats(four["fn"], 24 * 4 * kColumns);
+  const std::vector<float> fn = elements<float>(four["fn"], 24 * 4 * kColumns);
   std::vector<float> folded(24 * kColumns);
   for (size_t k = 0; k < 24; ++k) {
     for (size_t i = 0; i < 4 * kColumns; ++i)
@@ -318,8 +313,8 @@ TEST_F(FusedStreams, OneStreamIsFourEqualOnes) {
   call("hc_stats", case_of(1), one);
   call("hc_stats", case_of(4), four);
   for (const auto& [gate, count] : kGates)
-    expect_near(floats(one[gate], kRows * count), floats(four[gate], kRows * count), kGateBound,
-                gate);
+    expect_near(elements<float>(one[gate], kRows * count),
+                elements<float>(four[gate], kRows * count), kGateBound, gate);
 }
 
 // hc_post_fold_norm = hc_post, then hc_fold_norm.
@@ -416,11 +411,6 @@ class ChainOfStreams : public OpChain {
             .absent = {"mean"},
             .seed = static_cast<uint64_t>(layer + 1)};
   }
-  std::vector<uint16_t> halves(runtime::DevicePtr from, int64_t count) {
-    std::vector<uint16_t> result(static_cast<size_t>(count));
-    std::memcpy(result.data(), bytes(from, 2 * count).data(), static_cast<size_t>(2 * count));
-    return result;
-  }
   static std::vector<double> values(const std::vector<uint16_t>& bits) {
     std::vector<double> result;
     for (const uint16_t each : bits) result.push_back(templates::bf16_double(each));
@@ -443,8 +433,8 @@ TEST_F(ChainOfStreams, EightySubLayersStayWithFloat64) {
         {"pre", tensors["pre"]},
         {"post", tensors["post"]},
         {"comb", tensors["comb"]}});
-  const std::vector<double> weight = values(halves(tensors["weight"], kColumns));
-  const std::vector<double> start = values(halves(tensors["h"], kRows * 4 * kColumns));
+  const std::vector<double> weight = values(elements<uint16_t>(tensors["weight"], kColumns));
+  const std::vector<double> start = values(elements<uint16_t>(tensors["h"], kRows * 4 * kColumns));
 
   struct Follower {
     Reference reference;
@@ -465,8 +455,8 @@ TEST_F(ChainOfStreams, EightySubLayersStayWithFloat64) {
         return streams[static_cast<size_t>(column / kColumns)]
                       [static_cast<size_t>(column % kColumns)];
       }));
-      follower.y.push_back(
-          values(halves(tensors["y"] + static_cast<uint64_t>(2 * t * kColumns), kColumns)));
+      follower.y.push_back(values(
+          elements<uint16_t>(tensors["y"] + static_cast<uint64_t>(2 * t * kColumns), kColumns)));
       follower.h.push_back(std::move(streams));
     }
     followers.push_back(std::move(follower));
@@ -482,7 +472,7 @@ TEST_F(ChainOfStreams, EightySubLayersStayWithFloat64) {
     call("hc_fused_post_pre_delayed", c, tensors);
     for (const char* gate : {"pre", "post", "comb"})
       std::swap(tensors[gate], tensors[std::string("next_") + gate]);
-    const std::vector<uint16_t> x = halves(tensors["x"], kRows * kColumns);
+    const std::vector<uint16_t> x = elements<uint16_t>(tensors["x"], kRows * kColumns);
     std::vector<uint16_t> y;
     for (int64_t t = 0; t < kRows; ++t) {
       const auto begin = x.begin() + t * kColumns;
@@ -507,7 +497,7 @@ TEST_F(ChainOfStreams, EightySubLayersStayWithFloat64) {
     }
   }
 
-  const std::vector<double> end = values(halves(tensors["h"], kRows * 4 * kColumns));
+  const std::vector<double> end = values(elements<uint16_t>(tensors["h"], kRows * 4 * kColumns));
   const auto error_of = [&](const Follower& follower) {
     double error = 0, total = 0;
     for (size_t i = 0; i < end.size(); ++i) {

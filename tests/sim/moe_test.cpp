@@ -198,13 +198,6 @@ TEST(MoeOnSimulator, MistakesOfMoeAlignInOneKernelAreRejected) {
 
 class MoeChain : public OpChain {
  protected:
-  template <class T>
-  std::vector<T> elements(runtime::DevicePtr from, int64_t count) {
-    const std::vector<std::byte> raw = bytes(from, count * static_cast<int64_t>(sizeof(T)));
-    std::vector<T> values(static_cast<size_t>(count));
-    std::memcpy(values.data(), raw.data(), raw.size());
-    return values;
-  }
   runtime::DevicePtr upload(const std::vector<uint16_t>& values) {
     const auto count = static_cast<int64_t>(values.size() * sizeof(uint16_t));
     const runtime::DevicePtr memory = allocate(count);

@@ -77,6 +77,12 @@ class OpChain : public testing::Test {
     device_->copy_to_host(result.data(), from, count);
     return result;
   }
+  template <typename Element>
+  std::vector<Element> elements(runtime::DevicePtr from, int64_t count) {
+    std::vector<Element> result(static_cast<size_t>(count));
+    device_->copy_to_host(result.data(), from, count * static_cast<int64_t>(sizeof(Element)));
+    return result;
+  }
 
  private:
   const std::unique_ptr<cache::Store> store_ = cache::Store::open({.path = ":memory:"});
